@@ -1,0 +1,2 @@
+//! quipu.
+pub mod model;
