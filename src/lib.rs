@@ -1,2 +1,5 @@
 //! quipu.
+pub mod codec;
 pub mod model;
+pub mod service;
+pub mod store;

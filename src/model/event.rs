@@ -82,11 +82,7 @@ impl NewEvent {
             let problem = format!("has {} bytes; {TYPE_BYTES_MAX} are allowed", self.kind.len());
             return Err(field("type", problem));
         }
-        let sources = self.source_event_seqs.as_deref().unwrap_or_default().len();
-        if sources > SOURCES_MAX {
-            let problem = format!("has {sources} entries; {SOURCES_MAX} are allowed");
-            return Err(field("source_event_seqs", problem));
-        }
+        check_sources(self.source_event_seqs.as_deref().unwrap_or_default())?;
         if self.data.len() > limits.event_bytes_max {
             return Err(EventError::TooLarge { bytes: self.data.len(), max: limits.event_bytes_max });
         }
@@ -97,6 +93,20 @@ impl NewEvent {
     pub fn weight(&self) -> usize {
         let sources = self.source_event_seqs.as_deref().unwrap_or_default().len();
         self.data.len() + self.kind.len() + sources * 8 + 64
+    }
+}
+
+/// No profile takes a seq twice (reference 2.4).
+fn check_sources(sources: &[Seq]) -> Result<(), EventError> {
+    if sources.len() > SOURCES_MAX {
+        let problem = format!("has {} entries; {SOURCES_MAX} are allowed", sources.len());
+        return Err(field("source_event_seqs", problem));
+    }
+    let mut sorted = sources.to_vec();
+    sorted.sort_unstable();
+    match sorted.windows(2).find(|pair| pair[0] == pair[1]) {
+        Some(pair) => Err(field("source_event_seqs", format!("names seq {} twice", pair[0]))),
+        None => Ok(()),
     }
 }
 

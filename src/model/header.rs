@@ -74,6 +74,10 @@ impl Header {
             return refuse(format!("label {key:?} must be non-empty and free of control characters"));
         }
         let texts = [&self.cwd, &self.parent_session, &self.agent_preset];
+        let all = texts.into_iter().flatten().chain(self.labels.values());
+        if all.into_iter().any(|text| text.contains('\0')) {
+            return refuse("contains a NUL character".to_owned());
+        }
         let text_bytes: usize = texts.iter().map(|text| text.as_ref().map_or(0, String::len)).sum();
         let label_bytes: usize = self.labels.iter().map(|(key, value)| key.len() + value.len() + 8).sum();
         let bytes = text_bytes + label_bytes + 64;

@@ -33,7 +33,7 @@ fn write_value<'d, 't>(value: Value<'d, 't>, out: &mut String, todo: &mut Vec<Pi
     match value.node().kind {
         Kind::Number => {
             let number = value.as_f64().and_then(number_text);
-            out.push_str(number.as_deref().unwrap_or(value.raw()));
+            out.push_str(number.as_deref().unwrap_or_else(|| value.raw()));
         }
         Kind::Array => {
             out.push('[');

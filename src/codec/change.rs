@@ -1,0 +1,133 @@
+//! What a committed change says: the payload of a journal record.
+//!
+//! One record is one change, and a change that touches several keys is one record, so that it is atomic by
+//! construction. Kinds 1 to 3 exist; ownership, repair, fork, detach and purge will get kinds of their own, which
+//! this version refuses by number.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+
+use super::reader::{Malformed, Reader, put_block, put_optional};
+use crate::model::{Header, Incarnation, Origin, Profile, SessionKey};
+
+/// The kinds of record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// A session begins.
+    Create,
+    /// Events are added to a log.
+    Append,
+    /// A session is deleted.
+    Delete,
+}
+
+impl Kind {
+    /// The number on disk.
+    pub const fn code(self) -> u8 {
+        match self {
+            Self::Create => 1,
+            Self::Append => 2,
+            Self::Delete => 3,
+        }
+    }
+
+    /// The kind of a number.
+    pub const fn from_code(code: u8) -> Option<Self> {
+        match code {
+            1 => Some(Self::Create),
+            2 => Some(Self::Append),
+            3 => Some(Self::Delete),
+            _ => None,
+        }
+    }
+}
+
+/// The payload of a `Create` record, and the constant part of a session in the index.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Birth {
+    /// The name.
+    pub key: SessionKey,
+    /// Which life of the name.
+    pub incarnation: Incarnation,
+    /// The rules for appends.
+    pub profile: Profile,
+    /// The header.
+    pub header: Header,
+}
+
+impl Birth {
+    /// Appends the encoding to `out`.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        put_block(self.key.namespace.as_str().as_bytes(), out);
+        put_block(self.key.id.as_str().as_bytes(), out);
+        out.extend_from_slice(&self.incarnation.0);
+        out.push(match self.profile {
+            Profile::Dsh => 1,
+            Profile::DshStrict => 2,
+            Profile::Raw => 3,
+        });
+        encode_header(&self.header, out);
+    }
+
+    /// Takes one encoding off the front of `bytes`.
+    pub fn decode(bytes: &mut Bytes) -> Result<Self, Malformed> {
+        let mut reader = Reader::new(bytes, "session");
+        let (namespace, id) = (reader.text()?, reader.text()?);
+        let key = SessionKey::new(&namespace, &id).or_else(|_| reader.fail())?;
+        let incarnation = Incarnation(reader.array()?);
+        let profile = match reader.u8()? {
+            1 => Profile::Dsh,
+            2 => Profile::DshStrict,
+            3 => Profile::Raw,
+            _ => return reader.fail(),
+        };
+        Ok(Self { key, incarnation, profile, header: decode_header(&mut reader)? })
+    }
+}
+
+fn put_text(text: &str, out: &mut Vec<u8>) {
+    put_block(text.as_bytes(), out);
+}
+
+fn put_number(number: u64, out: &mut Vec<u8>) {
+    out.extend_from_slice(&number.to_le_bytes());
+}
+
+fn encode_header(header: &Header, out: &mut Vec<u8>) {
+    put_number(header.created_at_ms, out);
+    put_optional(header.cwd.as_deref(), out, put_text);
+    put_optional(header.parent_session.as_deref(), out, put_text);
+    put_optional(header.seed_length, out, put_number);
+    put_optional(header.origin, out, |Origin::Subagent, out| out.push(1));
+    put_optional(header.delegation_depth, out, put_number);
+    put_optional(header.agent_preset.as_deref(), out, put_text);
+    out.extend_from_slice(&(header.labels.len() as u32).to_le_bytes());
+    for (name, value) in &header.labels {
+        put_text(name, out);
+        put_text(value, out);
+    }
+}
+
+fn decode_header(reader: &mut Reader<'_>) -> Result<Header, Malformed> {
+    Ok(Header {
+        created_at_ms: reader.u64()?,
+        cwd: reader.optional(Reader::text)?,
+        parent_session: reader.optional(Reader::text)?,
+        seed_length: reader.optional(Reader::u64)?,
+        origin: reader.optional(|reader| match reader.u8()? {
+            1 => Ok(Origin::Subagent),
+            _ => reader.fail(),
+        })?,
+        delegation_depth: reader.optional(Reader::u64)?,
+        agent_preset: reader.optional(Reader::text)?,
+        labels: {
+            let count = reader.u32()?;
+            let mut labels = BTreeMap::new();
+            for _ in 0..count {
+                labels.insert(reader.text()?, reader.text()?);
+            }
+            labels
+        },
+    })
+}

@@ -1,0 +1,411 @@
+//! The service: sessions, appends and reads, whatever the wire and whatever the engine.
+//!
+//! Floor 3. Checks and decides here (limits, order, repetition), acts through the [`Store`] port. An operation on a
+//! session locks its slot for as long as it takes to decide and to queue, never over a wait and never over a disk.
+//! What is absent: nothing here knows gRPC, files, or sled.
+
+mod budget;
+mod committer;
+mod error;
+mod read;
+mod session;
+mod slots;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use self::budget::Budget;
+use self::committer::{Committer, Waiter};
+use self::session::{Live, Slot, State};
+use self::slots::Slots;
+use crate::codec::Chain;
+use crate::model::{Header, Incarnation, Limits, NewEvent, Profile, Seq, SessionKey};
+use crate::store::{Birth, Change, Health, ListCursor, ListFilter, Store};
+
+pub use self::error::{Error, Fact, Reason};
+pub use self::read::{Batch, Reading};
+
+/// Where a log stands.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Head {
+    /// The seq that the next event gets.
+    pub next_seq: Seq,
+    /// Everything below is on stable storage.
+    pub durable_next_seq: Seq,
+    /// Changes with every append, never with a read; equal for equal logs of one store only.
+    pub revision: [u8; 16],
+    /// The chain through `next_seq - 1`.
+    pub chain: Chain,
+    /// Which life of the name.
+    pub incarnation: Incarnation,
+    /// When the log last changed durably, by this node's clock.
+    pub updated_ms: u64,
+}
+
+/// A session without its events.
+#[derive(Clone, Debug)]
+pub struct Session {
+    /// Name, incarnation, profile, header.
+    pub birth: Arc<Birth>,
+    /// Where the log stands.
+    pub head: Head,
+}
+
+/// When an append is answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AckLevel {
+    /// In memory, in order.
+    Accepted,
+    /// On stable storage.
+    Durable,
+}
+
+/// A batch to append.
+#[derive(Clone, Debug)]
+pub struct Append {
+    /// The session.
+    pub key: SessionKey,
+    /// The place of the first event.
+    pub first_seq: Seq,
+    /// The events.
+    pub events: Vec<NewEvent>,
+    /// When to answer.
+    pub level: AckLevel,
+    /// Refuse a repetition.
+    pub strict: bool,
+    /// Only to this life of the name.
+    pub incarnation: Option<Incarnation>,
+}
+
+/// What became of a batch.
+#[derive(Clone, Debug)]
+pub struct Appended {
+    /// The head after it.
+    pub head: Head,
+    /// The level that was reached.
+    pub level: AckLevel,
+    /// It was stored before.
+    pub deduplicated: bool,
+}
+
+/// How the service behaves.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Limits of an append.
+    pub limits: Limits,
+    /// Bytes of appends that may wait at once.
+    pub append_budget_bytes: usize,
+    /// Reads that may run at once.
+    pub reads_max: usize,
+    /// How long an accepted change may wait for company before it is written.
+    pub accept_window: Duration,
+    /// How long an append waits for the disk before its outcome is called unknown.
+    pub commit_timeout: Duration,
+    /// Sessions kept in memory although nobody uses them.
+    pub idle_sessions_max: usize,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            limits: Limits::default(),
+            append_budget_bytes: 64 << 20,
+            reads_max: 256,
+            accept_window: Duration::from_millis(200),
+            commit_timeout: Duration::from_secs(30),
+            idle_sessions_max: 10_000,
+        }
+    }
+}
+
+/// The service; cheap to clone.
+#[derive(Clone)]
+pub struct Service {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    store: Arc<dyn Store>,
+    store_id: [u8; 16],
+    options: Options,
+    slots: Slots,
+    committer: Committer,
+    appends: Budget,
+    reads: Budget,
+    draining: AtomicBool,
+}
+
+/// Milliseconds since 1970 by this node's clock.
+fn now_ms() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
+}
+
+impl Service {
+    /// A service over an engine, on the current runtime.
+    pub fn new(store: Arc<dyn Store>, options: Options) -> Self {
+        let inner = Inner {
+            store_id: store.id(),
+            slots: Slots::new(store.clone(), options.idle_sessions_max),
+            committer: Committer::new(store.clone(), options.accept_window, now_ms),
+            appends: Budget::new(options.append_budget_bytes),
+            reads: Budget::new(options.reads_max),
+            draining: AtomicBool::new(false),
+            store,
+            options,
+        };
+        Self { inner: Arc::new(inner) }
+    }
+
+    /// Creates a session, durably; says whether the very same session was there already. Without a creation time in
+    /// the header, the clock decides, and a repetition need not match.
+    pub async fn create(
+        &self,
+        key: SessionKey,
+        (header, profile, is_timed): (Header, Profile, bool),
+    ) -> Result<(Session, bool), Error> {
+        header.check()?;
+        self.check_writable()?;
+        let slot = self.inner.slots.get(&key).await?;
+        let (session, existed, waiter) = {
+            let mut state = slot.state.lock();
+            match &*state {
+                State::Live(live) => {
+                    let timed = Header { created_at_ms: live.birth.header.created_at_ms, ..header.clone() };
+                    let wanted = if is_timed { header } else { timed };
+                    if live.birth.header != wanted || live.birth.profile != profile {
+                        let message = format!("`{key}` exists with another header or profile");
+                        return Err(Error::new(Reason::SessionExists, message));
+                    }
+                    (live.session(self.inner.store_id), true, self.inner.committer.submit(&slot, None, None))
+                }
+                State::Absent | State::Unknown => {
+                    let now_ms = now_ms();
+                    let created_at_ms = if is_timed { header.created_at_ms } else { now_ms };
+                    let header = Header { created_at_ms, ..header };
+                    let incarnation = crate::store::new_incarnation();
+                    let birth = Arc::new(Birth { key, incarnation, profile, header });
+                    let log = self.inner.store.allot();
+                    let live = Live::new(log, birth.clone(), now_ms);
+                    let session = live.session(self.inner.store_id);
+                    let waiter = self.inner.committer.submit(&slot, Some(Change::Create { log, birth }), None);
+                    *state = State::Live(live);
+                    (session, false, waiter)
+                }
+            }
+        };
+        self.durable(waiter).await?;
+        Ok((session, existed))
+    }
+
+    /// Header and head of a session.
+    pub async fn get(&self, key: &SessionKey) -> Result<Session, Error> {
+        let slot = self.inner.slots.get(key).await?;
+        let state = slot.state.lock();
+        Ok(live(&state, key)?.session(self.inner.store_id))
+    }
+
+    /// A page of sessions, with durable heads, and where the next one starts.
+    pub async fn list(
+        &self,
+        filter: ListFilter,
+        after: Option<ListCursor>,
+        count: usize,
+    ) -> Result<(Vec<Session>, Option<ListCursor>), Error> {
+        let store = self.inner.store.clone();
+        let page = blocking(move || store.list(&filter, after, count)).await??;
+        let session = |session: crate::store::Session| {
+            let found = crate::store::Found { session, damage: None };
+            Live::from(found).session(self.inner.store_id)
+        };
+        Ok((page.sessions.into_iter().map(session).collect(), page.next))
+    }
+
+    /// Deletes a session, durably, and gives the head it had.
+    pub async fn delete(&self, key: &SessionKey, incarnation: Option<Incarnation>) -> Result<Head, Error> {
+        self.check_writable()?;
+        let slot = self.inner.slots.get(key).await?;
+        let (head, waiter) = {
+            let mut state = slot.state.lock();
+            let live = live(&state, key)?;
+            live.check_incarnation(incarnation)?;
+            let head = live.head(self.inner.store_id);
+            let change = Change::Delete { log: live.log, next_seq: live.next_seq, chain: live.chain };
+            let waiter = self.inner.committer.submit(&slot, Some(change), None);
+            *state = State::Absent;
+            (head, waiter)
+        };
+        self.durable(waiter).await?;
+        Ok(head)
+    }
+
+    /// Appends a batch (design, section 4).
+    pub async fn append(&self, append: Append) -> Result<Appended, Error> {
+        let bytes = check_batch(&append.events, &self.inner.options.limits)?;
+        self.check_writable()?;
+        let permit = self.inner.appends.take(bytes);
+        let permit =
+            permit.ok_or_else(|| Error::new(Reason::Rate, "too many appends are waiting; nothing was stored"))?;
+        let slot = self.inner.slots.get(&append.key).await?;
+        let waiter = {
+            let mut state = slot.state.lock();
+            let live = live_mut(&mut state, &append.key)?;
+            live.check_incarnation(append.incarnation)?;
+            live.check_whole()?;
+            if append.first_seq > live.next_seq {
+                let message =
+                    format!("the batch starts at seq {}, the log ends at {}", append.first_seq, live.next_seq);
+                return Err(live.conflict(self.inner.store_id, Reason::SeqGap, message, None));
+            }
+            if append.first_seq < live.next_seq {
+                None
+            } else {
+                let run = live.admit(&append.events, bytes)?;
+                let change = Change::Append { log: live.log, run };
+                let head = live.head(self.inner.store_id);
+                if append.level == AckLevel::Accepted {
+                    self.inner.committer.accept(&slot, change, permit);
+                    return Ok(Appended { head, level: AckLevel::Accepted, deduplicated: false });
+                }
+                Some((self.inner.committer.submit(&slot, Some(change), Some(permit)), head))
+            }
+        };
+        let Some((waiter, head)) = waiter else { return self.repeated(append, &slot).await };
+        self.durable(waiter).await?;
+        let head = Head { durable_next_seq: head.next_seq, updated_ms: now_ms(), ..head };
+        Ok(Appended { head, level: AckLevel::Durable, deduplicated: false })
+    }
+
+    /// Answers a batch whose first seq is taken: the same bytes are a repetition, other bytes a conflict.
+    async fn repeated(&self, append: Append, slot: &Arc<Slot>) -> Result<Appended, Error> {
+        let differing = self.first_differing(&append, slot).await?;
+        let store_id = self.inner.store_id;
+        let (head, waiter) = {
+            let state = slot.state.lock();
+            let live = live(&state, &append.key)?;
+            if append.strict || differing.is_some() {
+                let at = differing.unwrap_or(append.first_seq);
+                let message = match differing {
+                    None => format!("seq {at} is stored already, with the same bytes"),
+                    Some(at) if at >= live.next_seq => {
+                        format!("the batch repeats stored events and goes beyond them; append from seq {at} on")
+                    }
+                    Some(at) => format!("seq {at} is stored already, with other bytes"),
+                };
+                return Err(live.conflict(store_id, Reason::SeqConflict, message, Some(at)));
+            }
+            (live.head(store_id), self.inner.committer.submit(slot, None, None))
+        };
+        if append.level == AckLevel::Accepted {
+            return Ok(Appended { head, level: AckLevel::Accepted, deduplicated: true });
+        }
+        self.durable(waiter).await?;
+        let head = Head { durable_next_seq: head.durable_next_seq.max(head.next_seq), ..head };
+        Ok(Appended { head, level: AckLevel::Durable, deduplicated: true })
+    }
+
+    /// Waits until everything that was accepted before is durable.
+    pub async fn flush(&self, key: &SessionKey) -> Result<Head, Error> {
+        let slot = self.inner.slots.get(key).await?;
+        let (head, waiter) = {
+            let state = slot.state.lock();
+            (live(&state, key)?.head(self.inner.store_id), self.inner.committer.submit(&slot, None, None))
+        };
+        self.durable(waiter).await?;
+        Ok(Head { durable_next_seq: head.next_seq, ..head })
+    }
+
+    /// Whether the engine takes writes.
+    pub fn health(&self) -> Health {
+        self.inner.store.health()
+    }
+
+    /// Refuses what would write from now on, commits what was accepted, and closes the engine.
+    pub async fn close(&self) {
+        self.inner.draining.store(true, Ordering::SeqCst);
+        self.inner.committer.drain().await;
+        let store = self.inner.store.clone();
+        if blocking(move || store.close()).await.is_err() {
+            tracing::error!("closing the store panicked");
+        }
+    }
+
+    /// Whether the service is being closed.
+    pub fn is_draining(&self) -> bool {
+        self.inner.draining.load(Ordering::SeqCst)
+    }
+
+    /// Drops what is in memory of sessions that nobody used for a while. Called now and then by the owner of the
+    /// service.
+    pub fn sweep(&self) {
+        self.inner.slots.sweep();
+    }
+
+    fn check_writable(&self) -> Result<(), Error> {
+        if self.is_draining() {
+            return Err(Error::new(Reason::Draining, "the server is shutting down; nothing was stored"));
+        }
+        match self.inner.store.health() {
+            Health::Writable => Ok(()),
+            Health::Full(_) => Err(Error::new(Reason::StorageReadOnly, "the disk is full; reads go on")),
+            Health::Poisoned(_) => {
+                Err(Error::new(Reason::StorageReadOnly, "the store is read-only; see the server's log"))
+            }
+        }
+    }
+
+    async fn durable(&self, waiter: Waiter) -> Result<(), Error> {
+        match tokio::time::timeout(self.inner.options.commit_timeout, waiter).await {
+            Ok(Ok(Ok(()))) => Ok(()),
+            Ok(Ok(Err(committer::Failed)) | Err(_)) => {
+                Err(Error::new(Reason::SyncFailed, "the disk failed while the request waited; the outcome is unknown"))
+            }
+            Err(_) => Err(Error::new(Reason::SyncTimeout, "the disk did not answer in time; the outcome is unknown")),
+        }
+    }
+}
+
+fn absent(key: &SessionKey) -> Error {
+    Error::new(Reason::SessionNotFound, format!("there is no session `{key}`"))
+}
+
+fn live<'a>(state: &'a State, key: &SessionKey) -> Result<&'a Live, Error> {
+    match state {
+        State::Live(live) => Ok(live),
+        State::Absent | State::Unknown => Err(absent(key)),
+    }
+}
+
+fn live_mut<'a>(state: &'a mut State, key: &SessionKey) -> Result<&'a mut Live, Error> {
+    match state {
+        State::Live(live) => Ok(live),
+        State::Absent | State::Unknown => Err(absent(key)),
+    }
+}
+
+/// Checks a batch against the limits and gives its weight in bytes.
+fn check_batch(events: &[NewEvent], limits: &Limits) -> Result<usize, Error> {
+    if events.is_empty() {
+        return Err(Error::field(Reason::BatchTooLarge, "events", "is empty; at least one event is needed"));
+    }
+    if events.len() > limits.batch_events_max {
+        return Err(Error::limit(Reason::BatchTooLarge, "batch_events_max", events.len(), limits.batch_events_max));
+    }
+    for (index, event) in events.iter().enumerate() {
+        event.check(limits).map_err(|error| Error::event(index, error))?;
+    }
+    let bytes = events.iter().map(NewEvent::weight).sum();
+    if bytes > limits.batch_bytes_max {
+        return Err(Error::limit(Reason::BatchTooLarge, "batch_bytes_max", bytes, limits.batch_bytes_max));
+    }
+    Ok(bytes)
+}
+
+/// Runs what may wait for a disk off the serving threads.
+async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, Error> {
+    let done = tokio::task::spawn_blocking(work).await;
+    done.map_err(|error| {
+        tracing::error!(%error, "a blocking task panicked");
+        Error::new(Reason::Internal, "a defect of the server; see its log")
+    })
+}

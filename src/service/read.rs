@@ -1,0 +1,172 @@
+//! Reading a log: durable events, verified, in frames.
+
+use std::sync::Arc;
+
+use super::budget::Permit;
+use super::session::Slot;
+use super::{Append, Error, Fact, Head, Reason, Service, Session, blocking, error, live};
+use crate::codec::{Chain, event};
+use crate::model::{Event, Incarnation, Seq, SessionKey};
+use crate::store::{Damage, LogId, Run, Store};
+
+/// Events that follow each other.
+pub type Batch = Vec<Event>;
+
+/// A read of one log, from some seq to what was durable when it began.
+pub struct Reading {
+    /// The session when the read began.
+    pub session: Session,
+    /// The chain before the first event.
+    pub chain_before: Chain,
+    store: Arc<dyn Store>,
+    log: LogId,
+    next: Seq,
+    end: Seq,
+    damage: Option<Damage>,
+    ahead: std::collections::VecDeque<Event>,
+    _permit: Permit,
+}
+
+impl Service {
+    /// Starts to read a log from `from` on.
+    pub async fn read(&self, key: &SessionKey, from: Seq, incarnation: Option<Incarnation>) -> Result<Reading, Error> {
+        let permit = self.inner.reads.take(1);
+        let permit = permit.ok_or_else(|| Error::new(Reason::ReaderBudget, "too many reads are running"))?;
+        let slot = self.inner.slots.get(key).await?;
+        let (session, log, end, (damage, chain_at_end)) = {
+            let state = slot.state.lock();
+            let live = live(&state, key)?;
+            live.check_incarnation(incarnation)?;
+            let session = live.session(self.inner.store_id);
+            (session, live.log, live.durable_next_seq, (live.damage, live.durable_chain))
+        };
+        let store = self.inner.store.clone();
+        let chain_before = if from >= end {
+            chain_at_end
+        } else {
+            let store = store.clone();
+            blocking(move || chain_before(&*store, log, from)).await??
+        };
+        let ahead = std::collections::VecDeque::new();
+        Ok(Reading { session, chain_before, store, log, next: from, end, damage, ahead, _permit: permit })
+    }
+
+    /// The first seq at which a batch differs from what is accepted; `None` when all of it is there.
+    pub(super) async fn first_differing(&self, append: &Append, slot: &Arc<Slot>) -> Result<Option<Seq>, Error> {
+        let (log, head, pending): (LogId, Head, Vec<Run>) = {
+            let state = slot.state.lock();
+            let live = live(&state, &append.key)?;
+            (live.log, live.head(self.inner.store_id), live.pending.iter().cloned().collect())
+        };
+        let mut seq = append.first_seq;
+        let mut rest = append.events.iter();
+        while !rest.as_slice().is_empty() && seq < head.next_seq {
+            let in_memory = pending.iter().find(|run| run.first_seq <= seq && seq < run.next_seq()).cloned();
+            let run = match in_memory {
+                Some(run) => run,
+                None => self.stored_run(log, seq).await?,
+            };
+            let stored = run.decode()?;
+            let start = seq;
+            let stored = stored.into_iter().filter(|event| event.seq >= start);
+            for (event, stored) in rest.by_ref().zip(stored) {
+                if *event != stored.body {
+                    return Ok(Some(stored.seq));
+                }
+                seq = Seq::saturating(seq.get() + 1);
+            }
+            if seq < run.next_seq() {
+                break;
+            }
+            // `zip` took one event more than the run had.
+            rest = append.events[(seq.get() - append.first_seq.get()) as usize..].iter();
+        }
+        let end = append.first_seq.get() + append.events.len() as u64;
+        Ok((end > head.next_seq.get()).then_some(head.next_seq))
+    }
+
+    async fn stored_run(&self, log: LogId, seq: Seq) -> Result<Run, Error> {
+        let store = self.inner.store.clone();
+        let runs = blocking(move || store.read(log, seq, 1)).await??;
+        runs.into_iter().next().ok_or_else(|| error::corrupt(seq))
+    }
+}
+
+impl Reading {
+    /// Where the next event is read.
+    pub fn next_seq(&self) -> Seq {
+        self.ahead.front().map_or(self.next, |event| event.seq)
+    }
+
+    /// The next events: about `bytes_max` of data, at most `events_max`, at least one. `None` at the end. Damage is an
+    /// error, after the last good event.
+    pub async fn next(&mut self, bytes_max: usize, events_max: usize) -> Result<Option<Batch>, Error> {
+        if self.ahead.is_empty() {
+            self.fill(bytes_max).await?;
+        }
+        let (mut batch, mut bytes) = (Vec::new(), 0);
+        while let Some(event) = self.ahead.front() {
+            bytes += event.body.data.len();
+            if batch.len() >= events_max || (bytes > bytes_max && !batch.is_empty()) {
+                break;
+            }
+            batch.extend(self.ahead.pop_front());
+        }
+        Ok((!batch.is_empty()).then_some(batch))
+    }
+
+    async fn fill(&mut self, bytes_max: usize) -> Result<(), Error> {
+        if let Some(damage) = self.damage
+            && self.next >= damage.good_next_seq
+        {
+            return Err(error::corrupt(damage.good_next_seq));
+        }
+        if self.next >= self.end {
+            return Ok(());
+        }
+        let (store, log, from, end) = (self.store.clone(), self.log, self.next, self.end);
+        let events = blocking(move || load(&*store, log, (from, end), bytes_max)).await?;
+        let events = events.map_err(|error| corrupt_at_least(error, self.next))?;
+        match events.last() {
+            Some(last) => self.next = Seq::saturating(last.seq.get() + 1),
+            // The store says there is less than was acknowledged.
+            None => return Err(error::corrupt(self.next)),
+        }
+        self.ahead = events.into();
+        Ok(())
+    }
+}
+
+/// A damaged run is refused as a whole, but the reader may already have events of it.
+fn corrupt_at_least(refusal: Error, next: Seq) -> Error {
+    match refusal.fact {
+        Fact::Corrupt { good_next_seq } if good_next_seq < next => error::corrupt(next),
+        _ => refusal,
+    }
+}
+
+fn load(store: &dyn Store, log: LogId, (from, end): (Seq, Seq), bytes_max: usize) -> Result<Batch, Error> {
+    let mut events = Vec::new();
+    for run in store.read(log, from, bytes_max)? {
+        events.extend(run.decode()?.into_iter().filter(|event| event.seq >= from && event.seq < end));
+    }
+    Ok(events)
+}
+
+/// The chain before an event. Records hold the chain after their last event; in between it is computed.
+fn chain_before(store: &dyn Store, log: LogId, seq: Seq) -> Result<Chain, Error> {
+    let Some(last) = seq.get().checked_sub(1).and_then(Seq::new) else { return Ok(Chain::START) };
+    let run = store.read(log, last, 1)?.into_iter().next().ok_or_else(|| error::corrupt(last))?;
+    if run.next_seq() == seq {
+        return Ok(run.chain);
+    }
+    // The event before the run ends one, so that this goes one level deep.
+    let mut chain = chain_before(store, log, run.first_seq)?;
+    let mut encoded = Vec::new();
+    for event in run.decode()?.into_iter().take_while(|event| event.seq < seq) {
+        encoded.clear();
+        event::encode(event.seq, &event.body, &mut encoded);
+        chain = chain.next(&encoded);
+    }
+    Ok(chain)
+}

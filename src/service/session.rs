@@ -1,0 +1,146 @@
+//! One session in memory: where its log stands, accepted and durable.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+use parking_lot::Mutex;
+
+use super::{Head, Session, error};
+use crate::codec::{Chain, event};
+use crate::model::{Incarnation, NewEvent, Seq};
+use crate::store::{Birth, Damage, Found, LogId, Run};
+
+use super::error::{Error, Fact, Reason};
+
+/// The place of a session name in memory. Whoever holds it, holds the only one: it leaves the map only when nobody
+/// does.
+#[derive(Debug, Default)]
+pub(super) struct Slot {
+    pub(super) state: Mutex<State>,
+    /// Ticks of the sweeper at the last use.
+    pub(super) used: AtomicU64,
+}
+
+#[derive(Debug, Default)]
+pub(super) enum State {
+    /// The store was not asked yet.
+    #[default]
+    Unknown,
+    /// There is no such session.
+    Absent,
+    /// There is.
+    Live(Live),
+}
+
+/// A log between what was accepted and what is durable.
+#[derive(Debug)]
+pub(super) struct Live {
+    pub(super) log: LogId,
+    pub(super) birth: Arc<Birth>,
+    pub(super) next_seq: Seq,
+    pub(super) chain: Chain,
+    pub(super) durable_next_seq: Seq,
+    pub(super) durable_chain: Chain,
+    pub(super) updated_ms: u64,
+    pub(super) damage: Option<Damage>,
+    /// Accepted runs that are not durable yet, in order.
+    pub(super) pending: VecDeque<Run>,
+}
+
+impl Live {
+    pub(super) fn new(log: LogId, birth: Arc<Birth>, updated_ms: u64) -> Self {
+        Self {
+            log,
+            birth,
+            next_seq: Seq::ZERO,
+            chain: Chain::START,
+            durable_next_seq: Seq::ZERO,
+            durable_chain: Chain::START,
+            updated_ms,
+            damage: None,
+            pending: VecDeque::new(),
+        }
+    }
+
+    /// Adds a batch at the end: encodes it, moves next seq and chain, and keeps it until it is durable.
+    pub(super) fn admit(&mut self, events: &[NewEvent], bytes: usize) -> Result<Run, Error> {
+        let first_seq = self.next_seq;
+        let next_seq = first_seq.advance(events.len() as u64);
+        let next_seq =
+            next_seq.ok_or_else(|| Error::new(Reason::SeqGap, "the log is full: it would pass seq 2^53 - 1"))?;
+        let (mut encoded, mut chain) = (Vec::with_capacity(bytes), self.chain);
+        for (index, event) in events.iter().enumerate() {
+            let start = encoded.len();
+            event::encode(Seq::saturating(first_seq.get() + index as u64), event, &mut encoded);
+            chain = chain.next(&encoded[start..]);
+        }
+        let count = events.len() as u32;
+        let run = Run { first_seq, count, link: self.chain.link(), chain, events: encoded.into() };
+        (self.next_seq, self.chain) = (next_seq, chain);
+        self.pending.push_back(run.clone());
+        Ok(run)
+    }
+
+    /// A run of this log became durable.
+    pub(super) fn settle(&mut self, run: &Run, time_ms: u64) {
+        self.pending.pop_front();
+        (self.durable_next_seq, self.durable_chain) = (run.next_seq(), run.chain);
+        self.updated_ms = self.updated_ms.max(time_ms);
+    }
+
+    pub(super) fn head(&self, store: [u8; 16]) -> Head {
+        let incarnation = self.birth.incarnation;
+        let mut hasher = blake3::Hasher::new();
+        hasher.update(&store).update(&incarnation.0).update(&self.next_seq.get().to_le_bytes()).update(&self.chain.0);
+        let mut revision = [0; 16];
+        revision.copy_from_slice(&hasher.finalize().as_bytes()[..16]);
+        Head {
+            next_seq: self.next_seq,
+            durable_next_seq: self.durable_next_seq,
+            revision,
+            chain: self.chain,
+            incarnation,
+            updated_ms: self.updated_ms,
+        }
+    }
+
+    pub(super) fn session(&self, store: [u8; 16]) -> Session {
+        Session { birth: self.birth.clone(), head: self.head(store) }
+    }
+
+    /// Refuses a caller who means another life of the name.
+    pub(super) fn check_incarnation(&self, wanted: Option<Incarnation>) -> Result<(), Error> {
+        match wanted {
+            Some(wanted) if wanted != self.birth.incarnation => {
+                let message = format!("`{}` was created anew: it is {}", self.birth.key, self.birth.incarnation);
+                Err(Error::new(Reason::IncarnationMismatch, message))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Refuses writes to a log that is not whole.
+    pub(super) fn check_whole(&self) -> Result<(), Error> {
+        self.damage.map_or(Ok(()), |damage| Err(error::corrupt(damage.good_next_seq)))
+    }
+
+    pub(super) fn conflict(&self, store: [u8; 16], reason: Reason, message: String, at: Option<Seq>) -> Error {
+        let head = Box::new(self.head(store));
+        Error::new(reason, message).with(Fact::Conflict { head, first_differing_seq: at })
+    }
+}
+
+impl From<Found> for Live {
+    fn from(found: Found) -> Self {
+        let session = found.session;
+        Self {
+            next_seq: session.next_seq,
+            chain: session.chain,
+            durable_next_seq: session.next_seq,
+            durable_chain: session.chain,
+            damage: found.damage,
+            ..Self::new(session.log, session.birth, session.updated_ms)
+        }
+    }
+}

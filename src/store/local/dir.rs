@@ -1,0 +1,158 @@
+//! The data directory: who holds it, what it is, what is put aside.
+//!
+//! ```text
+//! LOCK         held while a process has the store open; says which
+//! FORMAT       version and id of the store
+//! RESERVE      space that is given up when a full disk keeps the store from opening
+//! journal/     segment files: the truth
+//! index/       finds things in the journal; can be deleted at any time
+//! quarantine/  what was put aside: torn ends of the journal, unusable indexes
+//! ```
+
+use std::fs::{self, File, OpenOptions, TryLockError};
+use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+
+use super::OpenError;
+use super::replay::TornTail;
+use super::segment::Segment;
+
+/// The version of the layout.
+const FORMAT: u32 = 1;
+/// Bytes of a torn end that are kept as evidence.
+const EVIDENCE_BYTES_MAX: u64 = 16 << 20;
+
+/// A data directory that this process holds.
+pub(super) struct DataDir {
+    root: PathBuf,
+    _lock: File,
+}
+
+impl DataDir {
+    /// Makes the directory if need be and takes it; a second process is refused with the name of the first.
+    pub(super) fn take(root: &Path) -> Result<Self, OpenError> {
+        fs::create_dir_all(root)?;
+        let mut lock =
+            OpenOptions::new().read(true).write(true).create(true).truncate(false).open(root.join("LOCK"))?;
+        match lock.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => {
+                let mut holder = String::new();
+                lock.read_to_string(&mut holder)?;
+                return Err(OpenError::Locked { dir: root.to_owned(), holder: holder.trim().to_owned() });
+            }
+            Err(TryLockError::Error(e)) => return Err(e.into()),
+        }
+        // Best effort: the text only helps a person, and a full disk must not keep the store closed.
+        let text = format!("process {}\n", std::process::id());
+        drop(
+            lock.set_len(0).and_then(|()| lock.seek(SeekFrom::Start(0))).and_then(|_| lock.write_all(text.as_bytes())),
+        );
+        let dir = Self { root: root.to_owned(), _lock: lock };
+        for part in [dir.journal(), dir.quarantine()] {
+            fs::create_dir_all(part)?;
+        }
+        Ok(dir)
+    }
+
+    pub(super) fn journal(&self) -> PathBuf {
+        self.root.join("journal")
+    }
+
+    pub(super) fn index(&self) -> PathBuf {
+        self.root.join("index")
+    }
+
+    fn quarantine(&self) -> PathBuf {
+        self.root.join("quarantine")
+    }
+
+    /// The id of the store; makes one for a new store.
+    pub(super) fn identity(&self, has_journal: bool) -> Result<[u8; 16], OpenError> {
+        let path = self.root.join("FORMAT");
+        match fs::read_to_string(&path) {
+            Ok(text) => parse_format(&text, &path),
+            Err(e) if e.kind() == io::ErrorKind::NotFound && !has_journal => {
+                let id = crate::store::new_incarnation();
+                let content = format!("quipu store\nformat {FORMAT}\nid {id}\n");
+                let text = format!("{content}checksum {:08x}\n", crc32c::crc32c(content.as_bytes()));
+                write_durably(&path, text.as_bytes())?;
+                Ok(id.0)
+            }
+            Err(e) if e.kind() == io::ErrorKind::NotFound => Err(OpenError::NoFormat { path }),
+            Err(e) if e.kind() == io::ErrorKind::InvalidData => Err(OpenError::DamagedFormat { path }),
+            Err(e) => Err(e.into()),
+        }
+    }
+
+    /// Fills the reserve up, as far as the disk allows.
+    pub(super) fn keep_reserve(&self, bytes: u64) {
+        let path = self.root.join("RESERVE");
+        if fs::metadata(&path).is_ok_and(|meta| meta.len() >= bytes) {
+            return;
+        }
+        let filled = File::create(&path).and_then(|mut file| {
+            io::copy(&mut io::repeat(0xA5).take(bytes), &mut file)?;
+            file.sync_all()
+        });
+        if let Err(error) = filled {
+            tracing::warn!(%error, "no space for the reserve");
+            self.give_up_reserve();
+        }
+    }
+
+    /// Gives the reserved space back; `true` when there was some.
+    pub(super) fn give_up_reserve(&self) -> bool {
+        fs::remove_file(self.root.join("RESERVE")).is_ok()
+    }
+
+    /// Puts the index aside under a name of its own.
+    pub(super) fn quarantine_index(&self) -> io::Result<()> {
+        match fs::rename(self.index(), self.fresh("index")) {
+            Err(e) if e.kind() != io::ErrorKind::NotFound => Err(e),
+            _ => Ok(()),
+        }
+    }
+
+    /// Keeps a copy of a torn end, then fills it with zeros again, so that no later crash can mistake it.
+    pub(super) fn cut(&self, segment: &Segment, torn: TornTail) -> Result<(), OpenError> {
+        let kept = (torn.end - torn.start).min(EVIDENCE_BYTES_MAX);
+        let bytes = segment.read(torn.start, kept as usize)?;
+        let path = self.fresh(&format!("torn-{}-{}", torn.segment, torn.start));
+        if let Err(error) = fs::write(&path, bytes) {
+            tracing::warn!(%error, "no copy of the torn end could be kept");
+        }
+        let zeros = vec![0; (torn.end - torn.start) as usize];
+        Ok(segment.write_durably(torn.start, &zeros)?)
+    }
+
+    fn fresh(&self, name: &str) -> PathBuf {
+        let free = (0..).map(|n| self.quarantine().join(format!("{name}-{n}"))).find(|path| !path.exists());
+        free.unwrap_or_else(|| self.quarantine().join(name))
+    }
+}
+
+fn write_durably(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let draft = path.with_extension("draft");
+    let mut file = File::create(&draft)?;
+    file.write_all(bytes)?;
+    file.sync_all()?;
+    fs::rename(&draft, path)?;
+    File::open(path.parent().unwrap_or(Path::new(".")))?.sync_all()
+}
+
+fn parse_format(text: &str, path: &Path) -> Result<[u8; 16], OpenError> {
+    let damaged = || OpenError::DamagedFormat { path: path.to_owned() };
+    let at = text.find("checksum ").ok_or_else(damaged)?;
+    let (content, checksum) = text.split_at(at);
+    if checksum != format!("checksum {:08x}\n", crc32c::crc32c(content.as_bytes())) {
+        return Err(damaged());
+    }
+    let field = |name: &str| content.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+    let version: u32 = field("format").and_then(|text| text.parse().ok()).ok_or_else(damaged)?;
+    if version != FORMAT {
+        return Err(OpenError::OtherFormat { found: version, supported: FORMAT });
+    }
+    let id = field("id").and_then(|hex| u128::from_str_radix(hex, 16).ok()).ok_or_else(damaged)?;
+    Ok(id.to_be_bytes())
+}

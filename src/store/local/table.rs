@@ -1,0 +1,186 @@
+//! What was committed since the last checkpoint of the index, in memory.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use super::index::Index;
+use super::journal::Cursor;
+use super::place::Place;
+use super::replay::Sink;
+use crate::codec::Chain;
+use crate::codec::change::Kind;
+use crate::codec::frame::{RecordHeader, RecordStub};
+use crate::model::{Seq, SessionKey};
+use crate::store::{Birth, Damage, LogId, Position, Session, StoreError};
+
+/// A session with everything that the index keeps of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Entry {
+    pub(super) session: Session,
+    /// Events from here on were lost.
+    pub(super) damage: Option<Damage>,
+    pub(super) deleted: bool,
+    /// Runs that the index does not have yet.
+    pub(super) places: Vec<Place>,
+}
+
+/// The changes since the last checkpoint.
+#[derive(Debug, Default)]
+pub(super) struct Table {
+    pub(super) logs: HashMap<LogId, Entry>,
+    /// Names whose meaning changed; `None` is a name that became free.
+    pub(super) names: HashMap<SessionKey, Option<LogId>>,
+    /// Where the journal stands.
+    pub(super) cursor: Cursor,
+    /// Changes up to here may have been lost without a trace: a log whose last change is not later is unproved.
+    pub(super) horizon: Position,
+    /// Runs in all entries.
+    pub(super) runs: usize,
+    /// The highest log id seen.
+    pub(super) log_max: u64,
+}
+
+impl Table {
+    /// Takes a committed record. `birth` is the payload of a `Create`. A record that the index has is passed over.
+    pub(super) fn apply(
+        &mut self,
+        base: Base<'_>,
+        (header, place): (&RecordHeader, Place),
+        birth: Option<Arc<Birth>>,
+        time_ms: u64,
+    ) -> Result<(), StoreError> {
+        let log = LogId(header.log);
+        self.log_max = self.log_max.max(header.log);
+        if let (Kind::Create, Some(birth)) = (header.kind, birth) {
+            self.create(base, log, header, (birth, time_ms))?;
+            return Ok(());
+        }
+        let Some(entry) = self.entry(base, log)? else {
+            tracing::warn!(log = log.0, position = header.position, "a record of an unknown log; its creation is lost");
+            return Ok(());
+        };
+        let session = &mut entry.session;
+        if header.position <= session.position.0 {
+            return Ok(());
+        }
+        session.position = Position(header.position);
+        session.updated_ms = session.updated_ms.max(time_ms);
+        match header.kind {
+            Kind::Append if header.first_seq == session.next_seq && header.link == session.chain.link() => {
+                (session.next_seq, session.chain) = (place.next_seq(), header.chain);
+                entry.places.push(place);
+                self.runs += 1;
+            }
+            Kind::Append => {
+                entry.damage.get_or_insert(Damage { good_next_seq: session.next_seq });
+            }
+            Kind::Delete => {
+                entry.deleted = true;
+                let key = session.birth.key.clone();
+                self.names.insert(key, None);
+            }
+            Kind::Create => {}
+        }
+        Ok(())
+    }
+
+    fn create(
+        &mut self,
+        base: Base<'_>,
+        log: LogId,
+        header: &RecordHeader,
+        (birth, updated_ms): (Arc<Birth>, u64),
+    ) -> Result<(), StoreError> {
+        if self.entry(base, log)?.is_some() {
+            return Ok(());
+        }
+        self.names.insert(birth.key.clone(), Some(log));
+        let position = Position(header.position);
+        let session = Session { log, birth, next_seq: Seq::ZERO, chain: Chain::START, updated_ms, position };
+        self.logs.insert(log, Entry { session, damage: None, deleted: false, places: Vec::new() });
+        Ok(())
+    }
+
+    /// The entry of a log, fetched from the base if need be.
+    fn entry(&mut self, base: Base<'_>, log: LogId) -> Result<Option<&mut Entry>, StoreError> {
+        if !self.logs.contains_key(&log)
+            && let Some(entry) = base.entry(log)?
+        {
+            self.logs.insert(log, entry);
+        }
+        Ok(self.logs.get_mut(&log))
+    }
+
+    /// An empty table that goes on where this one stands.
+    pub(super) fn successor(&self) -> Self {
+        Self { cursor: self.cursor, horizon: self.horizon, log_max: self.log_max, ..Self::default() }
+    }
+}
+
+/// What lies below a table: the one that is being written to the index, and the index.
+#[derive(Clone, Copy)]
+pub(super) struct Base<'a> {
+    pub(super) frozen: Option<&'a Table>,
+    pub(super) index: Option<&'a Index>,
+}
+
+impl Base<'_> {
+    /// The entry of a log, without runs.
+    pub(super) fn entry(&self, log: LogId) -> Result<Option<Entry>, StoreError> {
+        if let Some(entry) = self.frozen.and_then(|frozen| frozen.logs.get(&log)) {
+            return Ok(Some(Entry { places: Vec::new(), ..entry.clone() }));
+        }
+        Ok(self.index.ok_or(StoreError::Rebuilding)?.entry(log)?)
+    }
+}
+
+/// Fills a table from the journal, moving it into the index whenever it has grown.
+pub(super) struct Loader<'a> {
+    pub(super) table: Table,
+    pub(super) index: &'a Index,
+}
+
+/// Runs and sessions that a replay keeps in memory at once.
+const ENTRIES_MAX: usize = 200_000;
+
+impl<'a> Loader<'a> {
+    fn base(&self) -> Base<'a> {
+        Base { frozen: None, index: Some(self.index) }
+    }
+}
+
+impl Sink for Loader<'_> {
+    fn record(&mut self, header: &RecordHeader, payload: Bytes, place: Place, time_ms: u64) -> Result<(), StoreError> {
+        let mut payload = payload;
+        let birth = match header.kind {
+            Kind::Create => Birth::decode(&mut payload).ok().map(Arc::new),
+            Kind::Append | Kind::Delete => None,
+        };
+        self.table.apply(self.base(), (header, place), birth, time_ms)?;
+        if self.table.runs + self.table.logs.len() >= ENTRIES_MAX {
+            self.index.write(&self.table)?;
+            self.table = self.table.successor();
+        }
+        Ok(())
+    }
+
+    fn damaged(&mut self, stub: &RecordStub) {
+        let log = LogId(stub.log);
+        tracing::error!(log = stub.log, seq = %stub.first_seq, "a journal record is damaged");
+        let base = self.base();
+        match self.table.entry(base, log) {
+            Ok(Some(entry)) if entry.session.position.0 < stub.position => {
+                entry.session.position = Position(stub.position);
+                entry.damage.get_or_insert(Damage { good_next_seq: entry.session.next_seq });
+            }
+            _ => {}
+        }
+    }
+
+    fn lost(&mut self, through: Position) {
+        tracing::error!(position = through.0, "journal records are lost; logs without a later change are unproved");
+        self.table.horizon = self.table.horizon.max(through);
+    }
+}
