@@ -1,2 +1,3 @@
 //! quipu.
+pub mod codec;
 pub mod model;

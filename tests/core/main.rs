@@ -2,4 +2,5 @@
 #![allow(clippy::unwrap_used, clippy::print_stdout, missing_docs, reason = "test code")]
 
 mod json;
+mod rows;
 mod vectors;
