@@ -1,3 +1,4 @@
 //! quipu.
 pub mod codec;
 pub mod model;
+pub mod portable;
