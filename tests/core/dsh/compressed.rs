@@ -67,6 +67,22 @@ fn noisy_lines(count: u64) -> Vec<u8> {
 }
 
 #[test]
+fn frames_of_every_header_and_block_form_are_followed_to_their_end() {
+    // Without checksum and with the content size in the frame header: in one, two, four bytes; raw, compressed and
+    // run-length blocks.
+    let mut bytes = zstd::bulk::compress(&file(&[]), 3).unwrap();
+    for (seq, length) in (0..).zip([0, 1, 150, 200, 60_000, 70_000, 2_000_000]) {
+        let line = format!("{{\"type\":\"a\",\"seq\":{seq},\"time\":1,\"data\":\"{}\"}}\n", "x".repeat(length));
+        bytes.extend(zstd::bulk::compress(line.as_bytes(), [1, 19][seq % 2]).unwrap());
+    }
+    let (scan, events) = read_slowly(&bytes, 7).unwrap();
+    assert_eq!((scan.events, scan.is_torn), (7, false));
+    assert_eq!(events[6].body.data.len(), 2_000_002);
+    let (scan, _) = read(&bytes[..bytes.len() - 1]).unwrap();
+    assert!(scan.is_torn && scan.events == 6);
+}
+
+#[test]
 fn the_whole_records_of_a_cut_frame_are_kept() {
     let lines = noisy_lines(600);
     let header = frame(&file(&[]));

@@ -41,3 +41,17 @@ fn any_line() -> impl Strategy<Value = String> {
     });
     prop_oneof![4 => line, 1 => prop::sample::select(vec!["", "null", "3", "{", "[]"]).prop_map(str::to_owned)]
 }
+
+#[test]
+fn depth_of_a_line_costs_no_stack() {
+    let nested = [b"[".repeat(300_000), b"]".repeat(300_000)].concat();
+    let nested = String::from_utf8(nested).unwrap();
+    let line = format!(r#"{{"type":"a","seq":0,"time":1,"data":{nested}}}"#);
+    let bytes = file(&[&line, &nested]);
+    let read = move || {
+        let (scan, events) = read(&bytes).unwrap();
+        assert!(scan.is_torn);
+        assert_eq!(events[0].body.data, nested);
+    };
+    std::thread::Builder::new().stack_size(64 << 10).spawn(read).unwrap().join().unwrap();
+}
