@@ -1,5 +1,6 @@
 //! quipu.
 pub mod codec;
 pub mod model;
+pub mod portable;
 pub mod service;
 pub mod store;

@@ -57,6 +57,11 @@ pub fn parse(text: &[u8]) -> Result<Doc<'_>, JsonError> {
     Ok(doc)
 }
 
+/// Parses a text that is JSON, lossless or not; [`Doc::check`] tells which.
+pub fn parse_any(text: &[u8]) -> Result<Doc<'_>, JsonError> {
+    scan::scan(text)
+}
+
 /// Whether a text is JSON at all, lossless or not.
 pub fn is_json(text: &[u8]) -> bool {
     scan::scan(text).is_ok()
@@ -64,5 +69,5 @@ pub fn is_json(text: &[u8]) -> bool {
 
 /// The rule for `data`: what [`parse`] accepts, without duplicate keys.
 pub fn check(text: &[u8]) -> Result<(), JsonError> {
-    value::check_keys(&parse(text)?)
+    parse_any(text)?.check()
 }

@@ -39,6 +39,12 @@ impl<'t> Doc<'t> {
     pub fn root(&self) -> Value<'_, 't> {
         Value { doc: self, at: 0 }
     }
+
+    /// The rule for `data`, on a parsed text: numbers are lossless and no object has a key twice.
+    pub fn check(&self) -> Result<(), JsonError> {
+        number::check_numbers(self)?;
+        check_keys(self)
+    }
 }
 
 /// One value inside a [`Doc`]; a copyable cursor.
@@ -272,7 +278,7 @@ fn push_code(code: u32, out: &mut Vec<u8>) {
 }
 
 /// Refuses a document that has an object with the same key twice.
-pub(super) fn check_keys(doc: &Doc<'_>) -> Result<(), JsonError> {
+fn check_keys(doc: &Doc<'_>) -> Result<(), JsonError> {
     let mut keys = Vec::new();
     for (index, node) in doc.nodes.iter().enumerate() {
         if node.kind != Kind::Object {
