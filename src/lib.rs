@@ -2,5 +2,6 @@
 pub mod codec;
 pub mod model;
 pub mod portable;
+pub mod rpc;
 pub mod service;
 pub mod store;

@@ -170,7 +170,7 @@ impl Shared {
         }
         for answer in group.into_iter().filter_map(|entry| entry.answer) {
             // A client that went away does not hear the answer.
-            drop(answer.send(committed));
+            let _ = answer.send(committed);
         }
     }
 }

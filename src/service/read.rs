@@ -115,6 +115,11 @@ impl Reading {
         Ok((!batch.is_empty()).then_some(batch))
     }
 
+    /// Gives events back that were just taken.
+    pub fn put_back(&mut self, batch: Batch) {
+        batch.into_iter().rev().for_each(|event| self.ahead.push_front(event));
+    }
+
     async fn fill(&mut self, bytes_max: usize) -> Result<(), Error> {
         if let Some(damage) = self.damage
             && self.next >= damage.good_next_seq

@@ -47,10 +47,6 @@ impl Journal {
         self.cursor
     }
 
-    /// The segment that is being filled.
-    pub(super) fn current(&self) -> &Arc<Segment> {
-        &self.current
-    }
 
     /// Writes the changes as one group and returns when it is on stable storage. After an error the tail is unknown
     /// and the journal must not be used again.

@@ -1,0 +1,80 @@
+//! A client for the CLI, the tests and the benches; other programs may use it too.
+
+use std::time::Duration;
+
+use tonic::transport::{Channel, Endpoint};
+
+use super::convert;
+use super::pb;
+use super::pb::log_service_client::LogServiceClient;
+use super::pb::session_service_client::SessionServiceClient;
+use crate::model::{Event, Header, NewEvent, Seq, SurfaceOp};
+
+/// Largest message that is received: the largest event that a server can be configured for, with its envelope.
+const MESSAGE_BYTES_MAX: usize = 72 << 20;
+
+/// A connection to a server.
+#[derive(Clone, Debug)]
+pub struct Client {
+    /// Sessions by name.
+    pub sessions: SessionServiceClient<Channel>,
+    /// Events.
+    pub log: LogServiceClient<Channel>,
+}
+
+impl Client {
+    /// Connects to `http://host:port`.
+    pub async fn connect(address: &str) -> Result<Self, tonic::transport::Error> {
+        let channel = Endpoint::new(address.to_owned())?
+            .connect_timeout(Duration::from_secs(5))
+            .http2_keep_alive_interval(Duration::from_secs(30))
+            .tcp_nodelay(true)
+            .connect()
+            .await?;
+        Ok(Self::over(channel))
+    }
+
+    /// Over a channel that is there already.
+    pub fn over(channel: Channel) -> Self {
+        Self {
+            sessions: SessionServiceClient::new(channel.clone()).max_decoding_message_size(MESSAGE_BYTES_MAX),
+            log: LogServiceClient::new(channel).max_decoding_message_size(MESSAGE_BYTES_MAX),
+        }
+    }
+}
+
+/// A header as CreateSession takes it.
+pub fn header(id: &str, header: Header) -> pb::Header {
+    convert::pb_header(id, header)
+}
+
+/// An event as Append takes it.
+pub fn new_event(event: NewEvent) -> pb::NewEvent {
+    event.into()
+}
+
+/// An event as it came from ReadFrom; `None` when it breaks the contract of the wire.
+pub fn event(event: pb::Event) -> Option<Event> {
+    let surface_op = match event.surface_op.map(|surface| surface.op) {
+        None => None,
+        Some(Some(pb::surface_op::Op::Append(pb::SurfaceAppend {}))) => Some(SurfaceOp::Append),
+        Some(Some(pb::surface_op::Op::Replace(replace))) => {
+            Some(SurfaceOp::Replace { start: Seq::new(replace.start)?, end: Seq::new(replace.end)? })
+        }
+        Some(None) => return None,
+    };
+    let sources = |list: pb::SourceEventSeqs| list.seqs.into_iter().map(Seq::new).collect::<Option<Vec<_>>>();
+    let source_event_seqs = match event.source_event_seqs {
+        None => None,
+        Some(list) => Some(sources(list)?),
+    };
+    let body = NewEvent {
+        time_ms: event.time_ms,
+        kind: event.r#type.into(),
+        data: event.data,
+        ignorable: event.ignorable,
+        surface_op,
+        source_event_seqs,
+    };
+    Some(Event { seq: Seq::new(event.seq)?, body })
+}

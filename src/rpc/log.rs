@@ -1,0 +1,159 @@
+//! `LogService`.
+
+use std::pin::Pin;
+
+use tokio::sync::mpsc;
+use tokio_stream::Stream;
+use tokio_stream::wrappers::ReceiverStream;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use tonic::{Request, Response, Status};
+
+use super::convert;
+use super::pb;
+use super::pb::log_service_server::LogService;
+use super::pb::read_from_response::Frame;
+use super::sessions::missing;
+use crate::service::{AckLevel, Append, Error, Reading, Service};
+
+/// The adapter.
+pub(super) struct Log {
+    pub(super) service: Service,
+    /// Ends the streams when the server goes.
+    pub(super) stop: CancellationToken,
+    /// The tasks that feed streams.
+    pub(super) tasks: TaskTracker,
+}
+
+/// Data bytes in one frame.
+const FRAME_BYTES: usize = 256 << 10;
+/// Frames between the reader of the store and the connection.
+const FRAMES_AHEAD: usize = 3;
+
+#[tonic::async_trait]
+impl LogService for Log {
+    async fn append(&self, request: Request<pb::AppendRequest>) -> Result<Response<pb::AppendResponse>, Status> {
+        let request = request.into_inner();
+        let first_seq = request.first_seq.ok_or_else(|| missing("first_seq"))?;
+        let events = request.events.into_iter().enumerate();
+        let append = Append {
+            key: convert::key(&request.namespace, &request.session_id)?,
+            first_seq: convert::seq("first_seq", first_seq)?,
+            events: events.map(|(index, event)| convert::new_event(index, event)).collect::<Result<_, _>>()?,
+            level: convert::ack_level(request.ack_level)?,
+            strict: request.strict,
+            incarnation: convert::incarnation(request.incarnation.as_deref())?,
+        };
+        let appended = self.service.append(append).await?;
+        let ack_level = match appended.level {
+            AckLevel::Accepted => pb::AckLevel::Accepted,
+            AckLevel::Durable => pb::AckLevel::Durable,
+        };
+        Ok(Response::new(pb::AppendResponse {
+            head: Some(appended.head.into()),
+            ack_level: ack_level.into(),
+            deduplicated: appended.deduplicated,
+        }))
+    }
+
+    async fn flush(&self, request: Request<pb::FlushRequest>) -> Result<Response<pb::FlushResponse>, Status> {
+        let request = request.into_inner();
+        let head = self.service.flush(&convert::key(&request.namespace, &request.session_id)?).await?;
+        Ok(Response::new(pb::FlushResponse { head: Some(head.into()) }))
+    }
+
+    type ReadFromStream = Pin<Box<dyn Stream<Item = Result<pb::ReadFromResponse, Status>> + Send>>;
+
+    async fn read_from(&self, request: Request<pb::ReadFromRequest>) -> Result<Response<Self::ReadFromStream>, Status> {
+        let request = request.into_inner();
+        let key = convert::key(&request.namespace, &request.session_id)?;
+        let from = convert::seq("from_seq", request.from_seq)?;
+        let incarnation = convert::incarnation(request.incarnation.as_deref())?;
+        let reading = self.service.read(&key, from, incarnation).await?;
+        let (frames, stream) = mpsc::channel(FRAMES_AHEAD);
+        let limits = Left {
+            events: nonzero(request.limit_events),
+            bytes: nonzero(request.limit_bytes),
+            is_first: true,
+        };
+        let stop = self.stop.clone();
+        self.tasks.spawn(async move {
+            let feed = feed(reading, limits, &frames, &stop);
+            // A reader that goes away ends the feed; there is nobody to tell.
+            if let Err(error) = feed.await {
+                let _ = frames.send(Err(error.into())).await;
+            }
+        });
+        Ok(Response::new(Box::pin(ReceiverStream::new(stream))))
+    }
+}
+
+fn nonzero(limit: u64) -> usize {
+    if limit == 0 { usize::MAX } else { usize::try_from(limit).unwrap_or(usize::MAX) }
+}
+
+/// What a reader may still get.
+struct Left {
+    events: usize,
+    bytes: usize,
+    is_first: bool,
+}
+
+type Frames = mpsc::Sender<Result<pb::ReadFromResponse, Status>>;
+
+async fn feed(mut reading: Reading, mut left: Left, frames: &Frames, stop: &CancellationToken) -> Result<(), Error> {
+    let start = pb::ReadStart {
+        session: Some(reading.session.clone().into()),
+        chain_before: reading.chain_before.0.to_vec().into(),
+    };
+    let mut frame = Frame::Start(start);
+    loop {
+        if !send(frames, frame, stop).await {
+            return Ok(());
+        }
+        let reason = if stop.is_cancelled() {
+            pb::ReadEndReason::Draining
+        } else if left.events == 0 || left.bytes == 0 {
+            pb::ReadEndReason::Limit
+        } else if let Some(events) = next(&mut reading, &mut left).await? {
+            frame = Frame::Events(events);
+            continue;
+        } else if left.bytes == 0 {
+            pb::ReadEndReason::Limit
+        } else {
+            pb::ReadEndReason::EndOfLog
+        };
+        let end = pb::ReadEnd { reason: reason.into(), next_seq: reading.next_seq().get() };
+        send(frames, Frame::End(end), stop).await;
+        return Ok(());
+    }
+}
+
+/// The next frame of events within what is left.
+async fn next(reading: &mut Reading, left: &mut Left) -> Result<Option<pb::EventFrame>, Error> {
+    let Some(batch) = reading.next(FRAME_BYTES.min(left.bytes), left.events).await? else { return Ok(None) };
+    let bytes: usize = batch.iter().map(|event| event.body.data.len()).sum();
+    if bytes > left.bytes && !left.is_first {
+        // One event that is larger than what is left; only the first event may be.
+        reading.put_back(batch);
+        left.bytes = 0;
+        return Ok(None);
+    }
+    left.is_first = false;
+    left.bytes = left.bytes.saturating_sub(bytes);
+    left.events -= batch.len();
+    Ok(Some(pb::EventFrame { events: batch.into_iter().map(Into::into).collect() }))
+}
+
+/// Hands a frame over, however slow the reader; `false` when it is gone, or when the server goes while it waits.
+async fn send(frames: &Frames, frame: Frame, stop: &CancellationToken) -> bool {
+    let frame = Ok(pb::ReadFromResponse { frame: Some(frame) });
+    match frames.try_send(frame) {
+        Ok(()) => true,
+        Err(mpsc::error::TrySendError::Closed(_)) => false,
+        Err(mpsc::error::TrySendError::Full(frame)) => tokio::select! {
+            sent = frames.send(frame) => sent.is_ok(),
+            () = stop.cancelled() => false,
+        },
+    }
+}

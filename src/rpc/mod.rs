@@ -1,0 +1,31 @@
+//! The wire: tonic adapters over the service, conversions, statuses, and the client.
+//!
+//! Floor 4, the only one that knows tonic and prost. An adapter converts, calls one operation of the service, and
+//! converts back; it decides nothing. Requests are checked field by field on the way in, answers cannot fail on the
+//! way out.
+
+pub mod client;
+pub mod server;
+
+mod convert;
+mod log;
+mod sessions;
+mod status;
+
+/// The generated types of `proto/quipu/v1`.
+#[allow(
+    clippy::all,
+    clippy::pedantic,
+    clippy::or_fun_call,
+    clippy::allow_attributes_without_reason,
+    missing_docs,
+    unreachable_pub,
+    unused_qualifications,
+    reason = "generated code"
+)]
+pub mod pb {
+    tonic::include_proto!("quipu.v1");
+
+    /// The descriptors of all files, with comments.
+    pub const DESCRIPTOR: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/descriptor.bin"));
+}

@@ -1,0 +1,106 @@
+//! The listening side: services, limits of HTTP/2, health, reflection.
+
+use std::time::Duration;
+
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use tonic::transport::server::Router;
+use tonic::transport::{Error, Server};
+use tonic_health::server::HealthReporter;
+
+use super::log::Log;
+use super::pb;
+use super::pb::log_service_server::LogServiceServer;
+use super::pb::session_service_server::SessionServiceServer;
+use super::sessions::Sessions;
+use crate::service::Service;
+
+/// Limits of a connection. tonic sets none of them by itself.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Largest request message in bytes.
+    pub request_bytes_max: usize,
+    /// Largest response message in bytes: the largest event with its envelope.
+    pub response_bytes_max: usize,
+    /// Calls at once on one connection.
+    pub streams_max: u32,
+    /// Idle time after which a connection is probed.
+    pub keepalive: Duration,
+    /// Whether clients may ask what services there are.
+    pub reflection: bool,
+}
+
+/// The server before it listens, and the handles to end it.
+pub struct Wire {
+    /// tonic's router.
+    pub router: Router,
+    /// Ends open streams.
+    pub stop: CancellationToken,
+    /// Tasks that feed streams.
+    pub tasks: TaskTracker,
+    /// Says whether this node serves.
+    pub health: HealthReporter,
+}
+
+/// Puts the services together. `Err` only for a broken descriptor, which is a defect of the build.
+pub async fn wire(service: Service, options: &Options) -> Result<Wire, tonic_reflection::server::Error> {
+    let (stop, tasks) = (CancellationToken::new(), TaskTracker::new());
+    let (health, health_service) = tonic_health::server::health_reporter();
+    serve_or_not(&health, true).await;
+    let log = Log { service: service.clone(), stop: stop.clone(), tasks: tasks.clone() };
+    let log = LogServiceServer::new(log)
+        .max_decoding_message_size(options.request_bytes_max)
+        .max_encoding_message_size(options.response_bytes_max);
+    let sessions = SessionServiceServer::new(Sessions { service })
+        .max_decoding_message_size(options.request_bytes_max)
+        .max_encoding_message_size(options.response_bytes_max);
+    let reflection = || {
+        tonic_reflection::server::Builder::configure()
+            .register_encoded_file_descriptor_set(pb::DESCRIPTOR)
+            .register_encoded_file_descriptor_set(tonic_types::pb::FILE_DESCRIPTOR_SET)
+            .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
+    };
+    // Older clients ask for v1alpha only.
+    let (v1, v1alpha) = if options.reflection {
+        (Some(reflection().build_v1()?), Some(reflection().build_v1alpha()?))
+    } else {
+        (None, None)
+    };
+    let router = server(options)
+        .add_service(log)
+        .add_service(sessions)
+        .add_service(health_service)
+        .add_optional_service(v1)
+        .add_optional_service(v1alpha);
+    Ok(Wire { router, stop, tasks, health })
+}
+
+fn server(options: &Options) -> Server {
+    Server::builder()
+        .max_concurrent_streams(options.streams_max)
+        .initial_stream_window_size(1 << 20)
+        .initial_connection_window_size(8 << 20)
+        .max_frame_size(64 << 10)
+        .http2_keepalive_interval(Some(options.keepalive))
+        .http2_keepalive_timeout(Some(Duration::from_secs(10)))
+        .http2_max_header_list_size(16 << 10)
+        .http2_max_pending_accept_reset_streams(Some(20))
+        .http2_max_local_error_reset_streams(Some(256))
+        .tcp_nodelay(true)
+}
+
+/// Sets the health of the whole node and of its services.
+pub async fn serve_or_not(health: &HealthReporter, serves: bool) {
+    let status = if serves { tonic_health::ServingStatus::Serving } else { tonic_health::ServingStatus::NotServing };
+    for name in ["", "quipu.v1.LogService", "quipu.v1.SessionService"] {
+        health.set_service_status(name, status).await;
+    }
+}
+
+/// A listener whose connections answer without delay, bounded in number.
+pub type Listener = tonic::transport::server::TcpIncoming;
+
+/// Serves until `shutdown`, then until the open calls have ended.
+pub async fn serve(router: Router, listener: Listener, shutdown: impl Future<Output = ()>) -> Result<(), Error> {
+    router.serve_with_incoming_shutdown(listener, shutdown).await
+}
