@@ -1,2 +1,4 @@
 //! quipu.
 pub mod model;
+
+pub mod replay;

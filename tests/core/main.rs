@@ -2,4 +2,6 @@
 #![allow(clippy::unwrap_used, clippy::print_stdout, missing_docs, reason = "test code")]
 
 mod json;
+mod logs;
+mod repair;
 mod vectors;

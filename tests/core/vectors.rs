@@ -9,11 +9,15 @@ fn directory() -> PathBuf {
         .map_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/data/vectors"), PathBuf::from)
 }
 
+/// The text of one vector file.
+pub(crate) fn text(file: &str) -> String {
+    let path = directory().join(file);
+    std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
+}
+
 /// The cases of one vector file; of `kind` only, if one is named.
 pub(crate) fn cases(file: &str, kind: Option<&str>) -> Vec<Value> {
-    let path = directory().join(file);
-    let text = std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
-    let mut whole: Value = serde_json::from_str(&text).unwrap();
+    let mut whole: Value = serde_json::from_str(&text(file)).unwrap();
     let cases = whole["cases"].as_array_mut().map(std::mem::take).unwrap();
     let cases: Vec<_> =
         cases.into_iter().filter(|case| kind.is_none_or(|kind| case["input"]["kind"] == kind)).collect();
