@@ -7,10 +7,17 @@
 #![deny(clippy::disallowed_methods, clippy::disallowed_types)]
 
 pub mod line;
+pub mod messages;
 pub mod ordinal;
+pub mod pairing;
+pub mod provenance;
 pub mod repair;
+pub mod seed;
+pub mod shape;
+pub mod surface;
 pub mod tail;
 pub mod vocabulary;
 
 pub use ordinal::Ordinal;
+pub use surface::Surface;
 pub use tail::Tail;

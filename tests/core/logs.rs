@@ -76,7 +76,6 @@ pub(crate) const CUT_OFF: [&str; 6] = [
     r#"{"seq":13,"time":2005,"type":"tool/call","data":{"turn":2,"step":1,"callId":"ca","name":"bash","arguments":"{\"command\":\"ls\"}"}}"#,
 ];
 
-#[allow(dead_code, reason = "the surface tests use it")]
 pub(crate) fn healthy() -> Vec<Event> {
     HEALTHY.iter().map(|text| event(text)).collect()
 }

@@ -4,4 +4,5 @@
 mod json;
 mod logs;
 mod repair;
+mod surface;
 mod vectors;
