@@ -4,5 +4,6 @@
 mod json;
 mod logs;
 mod repair;
+mod request;
 mod surface;
 mod vectors;

@@ -4,156 +4,19 @@
 //! position, never seq: after a replacement a node with a high seq stands where the range stood. What was shadowed once
 //! never comes back. Payloads matter to one rule only, the rewrite of a tool result; message shapes are not checked.
 
+mod error;
+mod provenance;
+mod rewrite;
+
 use std::sync::Arc;
 
-use bytes::Bytes;
-
 use super::line::{Draft, Marker, Sources};
-use super::provenance;
-use super::vocabulary::{TOOL_RESULT, is_surface};
-use crate::model::json::{self, Value};
+use super::vocabulary::is_surface;
 use crate::model::{Event, Seq, SurfaceOp};
 
-/// Why an event breaks the surface; the texts are the reference's (2.4).
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum SurfaceError {
-    /// The seq is not the next one.
-    #[error("session event seq {seq} is not contiguous; expected {expected}")]
-    NotContiguous {
-        /// The seq found.
-        seq: Seq,
-        /// The next one.
-        expected: Seq,
-    },
-    /// A log-only type with a surface operation.
-    #[error("session event \"{kind}\" is not surface-eligible and cannot carry surfaceOp")]
-    OpOnLogOnly {
-        /// The type.
-        kind: Arc<str>,
-    },
-    /// A log-only type with sources.
-    #[error("session event \"{kind}\" is not surface-eligible and cannot carry sourceEventSeqs")]
-    SourcesOnLogOnly {
-        /// The type.
-        kind: Arc<str>,
-    },
-    /// A surface type without an operation.
-    #[error("session event \"{kind}\" is surface-eligible and requires a surfaceOp marker")]
-    OpMissing {
-        /// The type.
-        kind: Arc<str>,
-    },
-    /// An operation that is neither `"append"` nor an object.
-    #[error("session event \"{kind}\" carries an invalid surfaceOp")]
-    OpInvalid {
-        /// The type.
-        kind: Arc<str>,
-    },
-    /// An object that is no replacement.
-    #[error("session event \"{kind}\" carries an invalid replace surfaceOp")]
-    ReplaceInvalid {
-        /// The type.
-        kind: Arc<str>,
-    },
-    /// The range names an event that is not a current node.
-    #[error("surface replace: {end} seq {seq} not found in surface")]
-    NotANode {
-        /// `start` or `end`.
-        end: &'static str,
-        /// The seq named.
-        seq: Seq,
-    },
-    /// The range ends before it starts.
-    #[error("surface replace: start seq {start} (index {start_index}) is after end seq {end} (index {end_index})")]
-    Reversed {
-        /// Where the range starts.
-        start: Seq,
-        /// Its position.
-        start_index: usize,
-        /// Where it ends.
-        end: Seq,
-        /// Its position.
-        end_index: usize,
-    },
-    /// The sources break a rule.
-    #[error(transparent)]
-    Sources(#[from] provenance::SourcesError),
-    /// A tool result that would replace several nodes.
-    #[error("tool/result surface replacement must rewrite exactly one current node")]
-    RewritesSeveral,
-    /// A tool result that would replace something else.
-    #[error("tool/result surface replacement must target a current tool/result")]
-    RewritesOther,
-    /// A tool result that differs in more than its content.
-    #[error("tool/result surface replacement may change only content")]
-    RewritesMore,
-    /// The caller could not show the event that is rewritten; nothing was decided.
-    #[error("tool/result surface replacement: the event at seq {seq} could not be read")]
-    OriginalMissing {
-        /// The event to rewrite.
-        seq: Seq,
-    },
-}
-
-impl SurfaceError {
-    /// The envelope field that is wrong.
-    pub fn field(&self) -> &'static str {
-        match self {
-            Self::NotContiguous { .. } => "seq",
-            Self::SourcesOnLogOnly { .. } | Self::Sources(_) => "source_event_seqs",
-            Self::RewritesMore => "data",
-            _ => "surface_op",
-        }
-    }
-}
-
-/// What a caller knows of an earlier event, for the rule on rewritten tool results.
-#[derive(Clone, Debug)]
-pub enum Original {
-    /// The event's type and data.
-    Found {
-        /// The type.
-        kind: Arc<str>,
-        /// The data.
-        data: Bytes,
-    },
-    /// It could not be read: the rewrite is refused with [`SurfaceError::OriginalMissing`].
-    Missing,
-    /// The caller vouches that this rewrite passed the rule before, so that it need not read the event.
-    Admitted,
-}
-
-impl Original {
-    /// An event that the caller holds.
-    pub fn of(event: &Event) -> Self {
-        Self::Found { kind: Arc::clone(&event.body.kind), data: event.body.data.clone() }
-    }
-}
-
-/// How the fold looks up an earlier event.
-pub type Originals<'a> = dyn Fn(Seq) -> Original + 'a;
-
-/// Looks events up in a contiguous part of a log.
-pub fn in_log(events: &[Event]) -> impl Fn(Seq) -> Original + '_ {
-    move |seq| {
-        let index = events.first().and_then(|first| seq.get().checked_sub(first.seq.get()));
-        let event = index.and_then(|index| events.get(usize::try_from(index).ok()?));
-        event.filter(|event| event.seq == seq).map_or(Original::Missing, Original::of)
-    }
-}
-
-/// Trusts every rewrite: for a log that passed this fold before.
-pub fn admitted(_: Seq) -> Original {
-    Original::Admitted
-}
-
-/// The event whose data the fold will ask for when it meets this one: the target of a rewritten tool result.
-pub fn original_needed(event: &Event) -> Option<Seq> {
-    match event.body.surface_op {
-        Some(SurfaceOp::Replace { start, .. }) if *event.body.kind == *TOOL_RESULT => Some(start),
-        _ => None,
-    }
-}
+pub use error::SurfaceError;
+pub use provenance::SourcesError;
+pub use rewrite::{Original, Originals, admitted, in_log, original_needed};
 
 /// One replacement, as the fold of a complete log reports it (reference 3.4).
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -310,7 +173,7 @@ impl Surface {
             Marker::Op(SurfaceOp::Replace { start, end }) => {
                 let replacement = self.range(entry.seq, start, end)?;
                 provenance::check(entry, &replacement.shadowed)?;
-                check_rewrite(entry, &replacement, originals)?;
+                rewrite::check(entry, &replacement, originals)?;
                 Ok(Change::Replaced(replacement))
             }
         }
@@ -353,44 +216,4 @@ impl Entry<'_> {
         }
         Ok(Change::LogOnly)
     }
-}
-
-/// A tool result may replace one tool result, and change nothing but its content (reference 2.4, 18.6).
-fn check_rewrite(entry: &Entry<'_>, replaced: &Replacement, originals: &Originals<'_>) -> Result<(), SurfaceError> {
-    if **entry.kind != *TOOL_RESULT {
-        return Ok(());
-    }
-    if replaced.shadowed.len() != 1 {
-        return Err(SurfaceError::RewritesSeveral);
-    }
-    match originals(replaced.start) {
-        Original::Admitted => Ok(()),
-        Original::Missing => Err(SurfaceError::OriginalMissing { seq: replaced.start }),
-        Original::Found { kind, .. } if *kind != *TOOL_RESULT => Err(SurfaceError::RewritesOther),
-        Original::Found { data, .. } if is_rewrite(&data, entry.data) => Ok(()),
-        Original::Found { .. } => Err(SurfaceError::RewritesMore),
-    }
-}
-
-fn is_rewrite(original: &[u8], rewritten: &[u8]) -> bool {
-    match (json::parse(original), json::parse(rewritten)) {
-        (Ok(a), Ok(b)) => same_but(a.root(), b.root(), &["message", "content", "0", "content"]),
-        _ => false,
-    }
-}
-
-/// Whether both are the same value but for what stands at `path`, which both must have.
-fn same_but(a: Value<'_, '_>, b: Value<'_, '_>, path: &[&str]) -> bool {
-    let Some((name, rest)) = path.split_first() else { return true };
-    if a.is_array() && b.is_array() {
-        let mut pairs = a.items().zip(b.items());
-        let first = pairs.next().is_none_or(|(a, b)| same_but(a, b, rest));
-        return first && a.items().count() == b.items().count() && pairs.all(|(a, b)| a.same(b));
-    }
-    let (a_members, b_members) = (a.members(), b.members());
-    if !a.is_object() || !b.is_object() || a_members.len() != b_members.len() {
-        return a.same(b);
-    }
-    let mut pairs = a_members.iter().zip(&b_members);
-    pairs.all(|(a, b)| a.0 == b.0 && if *a.0 == *name.as_bytes() { same_but(a.1, b.1, rest) } else { a.1.same(b.1) })
 }

@@ -6,9 +6,9 @@
 use std::fmt::Write as _;
 use std::sync::Arc;
 
-use super::surface::{Cited, Entry};
-use super::vocabulary::ASSISTANT_MESSAGE;
+use super::{Cited, Entry};
 use crate::model::Seq;
+use crate::replay::vocabulary::ASSISTANT_MESSAGE;
 
 /// Why sources are refused; the texts are the reference's.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
