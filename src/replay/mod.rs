@@ -6,6 +6,7 @@
 //! No fold knows where events are stored, who sent them, or what time it is.
 #![deny(clippy::disallowed_methods, clippy::disallowed_types)]
 
+pub mod admit;
 pub mod line;
 pub mod messages;
 pub mod ordinal;

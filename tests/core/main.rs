@@ -1,6 +1,7 @@
 //! The pure core against golden vectors, fixtures and laws.
 #![allow(clippy::unwrap_used, clippy::print_stdout, missing_docs, reason = "test code")]
 
+mod admit;
 mod json;
 mod logs;
 mod repair;

@@ -141,7 +141,6 @@ impl Surface {
     }
 
     /// Takes back the last change that [`Self::apply`] made, of an event that is not in the log after all.
-    #[allow(dead_code, reason = "the admission of batches uses it")]
     pub(super) fn undo(&mut self, change: Change) {
         match change {
             Change::LogOnly => {}
