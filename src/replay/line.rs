@@ -13,6 +13,9 @@ use crate::model::json::{Value, quote};
 use crate::model::{Event, NewEvent, Seq, SurfaceOp};
 
 /// The JSON object of an event, compact but for `data`, which stands as the log has it.
+///
+/// JSON allows line breaks between tokens, so that `data` may hold some; a file of lines needs its canonical text.
+/// Law: [`Draft::read`] gives the event back.
 pub fn encode(event: &Event) -> Vec<u8> {
     let body = &event.body;
     let mut out = Vec::with_capacity(body.data.len() + 128);

@@ -10,6 +10,7 @@ use quipu::replay::messages::derive;
 use quipu::replay::repair::{closers, closers_of};
 use quipu::replay::seed::Seed;
 use quipu::replay::surface::{Original, Surface, admitted, in_log};
+use quipu::replay::vocabulary::check_readable;
 
 use crate::logs::{
     any_log, assistant_data, call_block, event, events_of, extend, healthy, open, raw_cases, result_data,
@@ -156,7 +157,7 @@ fn orphan_results_and_calls_are_reported_or_refused_by_id_c08() {
     let (reports, refusal) = follow(&open(), &[("tool/result", &orphan)]);
     assert_eq!(rules(&reports), ["orphan-result"]);
     let refusal = refusal.unwrap();
-    assert_eq!(refusal.to_string(), "event at seq 14 no call with id \"zz\" waits for a result");
+    assert_eq!(refusal.to_string(), "event at seq 14: no call with id \"zz\" waits for a result");
     assert_eq!(refusal.violation.field(), "data.message.source.callId");
 
     let result = result_data(2, 1, "ca", "");
@@ -364,4 +365,17 @@ proptest! {
         let _ = quipu::replay::request::dispatches(&log);
         let _ = quipu::replay::request::reconstruct(&log, Seq::new(2).unwrap());
     }
+}
+
+#[test]
+fn derived_views_refuse_unknown_types_by_name_unless_they_may_be_skipped() {
+    let mut log = Vec::new();
+    extend(&mut log, &[("x/y", "{}"), ("turn/start", "{}")]);
+    let none = |_: &str| false;
+    let error = check_readable(&log[0], &none).unwrap_err();
+    assert_eq!(error.to_string(), "event type `x/y` at seq 0 is unknown and not marked ignorable");
+    assert_eq!(check_readable(&log[0], &|kind| kind == "x/y"), Ok(()), "registered as log-only");
+    assert_eq!(check_readable(&log[1], &none), Ok(()));
+    log[0].body.ignorable = true;
+    assert_eq!(check_readable(&log[0], &none), Ok(()));
 }

@@ -4,6 +4,8 @@ use proptest::prelude::*;
 use quipu::model::json::{self, Value};
 use quipu::model::{Event, NewEvent, Seq, SurfaceOp};
 use quipu::replay::line::Draft;
+use quipu::replay::surface::in_log;
+use quipu::replay::{Surface, Tail};
 
 /// The event that one JSON object is.
 pub(crate) fn event(text: &str) -> Event {
@@ -172,21 +174,138 @@ fn bracket() -> impl Strategy<Value = (&'static str, String)> {
     ]
 }
 
-/// Logs whose events are mostly well-formed and mostly in a sensible order, with citations and replacements that
-/// mostly name nodes.
-pub(crate) fn any_log(length: usize) -> impl Strategy<Value = Vec<Event>> {
+/// Events drawn without regard to what came before: bad shapes, bad ranges, broken nesting.
+fn stray() -> impl Strategy<Value = Step> {
     let op = (0..40u64, 0..6u64, 0..10u8, prop::collection::vec(0..40u64, 0..4));
-    let step = (prop_oneof![3 => bracket(), 2 => message()], op, -5..5i64);
-    prop::collection::vec(step, 0..length).prop_map(|steps| {
-        let mut log = Vec::new();
-        for ((kind, data), (start, width, choice, cites), time) in steps {
-            let seq = log.len() as u64;
-            let mut body = NewEvent { time_ms: time, ..body(kind, &data) };
-            mark(&mut body, seq, (start, width), (choice, &cites));
-            log.push(Event { seq: Seq::new(seq).unwrap(), body });
-        }
-        log
+    (prop_oneof![3 => bracket(), 2 => message()], op).prop_map(|((kind, data), (start, width, choice, cites))| {
+        Step::Stray { kind, data, start, width, choice, cites }
     })
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    /// What a host would do next; the numbers choose among its options.
+    Next(u8, usize),
+    Stray {
+        kind: &'static str,
+        data: String,
+        start: u64,
+        width: u64,
+        choice: u8,
+        cites: Vec<u64>,
+    },
+}
+
+/// Logs as hosts write them, with stray events in between.
+pub(crate) fn any_log(length: usize) -> impl Strategy<Value = Vec<Event>> {
+    let step = prop_oneof![12 => (0..12u8, 0..6usize).prop_map(|(a, b)| Step::Next(a, b)), 1 => stray()];
+    let mild = prop::collection::vec((step, -5..5i64), 0..length);
+    let wild = prop::collection::vec((stray(), -5..5i64), 0..length);
+    prop_oneof![4 => mild, 1 => wild].prop_map(|steps| {
+        let mut host = Host::default();
+        for (step, time) in steps {
+            host.take(step, time);
+        }
+        host.log
+    })
+}
+
+/// A host in miniature: knows what is open, and goes on from there.
+#[derive(Default)]
+struct Host {
+    log: Vec<Event>,
+    tail: Tail,
+    surface: Surface,
+    turn: u32,
+    step: u32,
+}
+
+impl Host {
+    fn take(&mut self, step: Step, time_ms: i64) {
+        let seq = self.log.len() as u64;
+        let body = match step {
+            Step::Next(action, pick) => self.next(action, pick),
+            Step::Stray { kind, data, start, width, choice, cites } => {
+                let mut body = body(kind, &data);
+                mark(&mut body, seq, (start, width), (choice, &cites));
+                body
+            }
+        };
+        let event = Event { seq: Seq::new(seq).unwrap(), body: NewEvent { time_ms, ..body } };
+        self.tail.apply(&event);
+        self.log.push(event);
+        let event = self.log.last().unwrap();
+        let _ = self.surface.apply(event, &in_log(&self.log));
+    }
+
+    fn next(&mut self, action: u8, pick: usize) -> NewEvent {
+        match (self.tail.open_turn(), self.tail.open_step(), action) {
+            (_, _, 0) => self.compact(pick),
+            (_, _, 1) => self.rewrite(pick),
+            (None, _, 2..9) => {
+                (self.turn, self.step) = (self.turn + 1, 0);
+                body("turn/start", &format!(r#"{{"turn":{}}}"#, self.turn))
+            }
+            (None, ..) => body("session/title", "{}"),
+            (Some(_), None, 2..9) => {
+                self.step += 1;
+                body("step/start", &self.place(""))
+            }
+            (Some(_), None, _) => {
+                body("turn/end", &format!(r#"{{"turn":{},"reason":{{"kind":"completed"}}}}"#, self.turn))
+            }
+            (Some(_), Some(_), action) => self.in_step(action, pick),
+        }
+    }
+
+    fn place(&self, more: &str) -> String {
+        format!(r#"{{"turn":{},"step":{}{more}}}"#, self.turn, self.step)
+    }
+
+    fn in_step(&self, action: u8, pick: usize) -> NewEvent {
+        let pending: Vec<_> = self.tail.pending().collect();
+        let call = pending.get(pick % pending.len().max(1));
+        match (action, call) {
+            (2, _) => body("user/message", r#"{"id":"u","role":"user","source":{"kind":"user"},"content":[]}"#),
+            (3, _) => body("assistant/chunk", &self.place(r#","chunk":{"type":"text-delta","index":0}"#)),
+            (4, _) => body("assistant/chunk", &self.place(r#","chunk":{"type":"finish"}"#)),
+            (5, None) => body("step/end", &self.place("")),
+            (_, Some(call)) if call.call_seq.is_none() => {
+                body("tool/call", &self.place(&format!(r#","callId":"{}""#, call.id)))
+            }
+            (_, Some(call)) => body("tool/result", &result_data(self.turn, self.step, call.id.escaped(), "done")),
+            (_, None) => {
+                let id = |n: usize| format!("{}-\\ud83c-{n}", self.log.len());
+                let blocks: Vec<_> = (0..pick % 4).map(|n| call_block(&id(n))).collect();
+                body("assistant/message", &assistant_data(self.turn, self.step, &blocks.join(",")))
+            }
+        }
+    }
+
+    /// Replaces a range of nodes by a message.
+    fn compact(&self, pick: usize) -> NewEvent {
+        let mut body = body("user/message", r#"{"id":"s","role":"user","source":{"kind":"plugin"},"content":[]}"#);
+        let nodes = self.surface.nodes();
+        let from = nodes.len().saturating_sub(1 + pick);
+        if let (Some(&start), Some(&end)) = (nodes.get(from), nodes.get(from + pick / 2)) {
+            body.surface_op = Some(SurfaceOp::Replace { start, end });
+            body.source_event_seqs = Some(nodes[from..].to_vec());
+        }
+        body
+    }
+
+    /// Replaces a tool result by one with other content.
+    fn rewrite(&self, pick: usize) -> NewEvent {
+        let log = |seq: &Seq| &self.log[seq.get() as usize];
+        let results: Vec<_> = self.surface.nodes().iter().filter(|seq| &*log(seq).body.kind == "tool/result").collect();
+        let Some(&&seq) = results.get(pick % results.len().max(1)) else { return body("session/title", "{}") };
+        let data = String::from_utf8(log(&seq).body.data.to_vec()).unwrap();
+        NewEvent {
+            surface_op: Some(SurfaceOp::Replace { start: seq, end: seq }),
+            source_event_seqs: Some(vec![seq]),
+            ..body("tool/result", &data.replace("\"done\"", "\"cut\""))
+        }
+    }
 }
 
 fn mark(body: &mut NewEvent, seq: u64, (start, width): (u64, u64), (choice, cites): (u8, &[u64])) {

@@ -90,7 +90,7 @@ impl Violation {
 
 /// A batch that is refused: the first event that breaks a rule, and which one.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
-#[error("event at seq {seq} {violation}")]
+#[error("event at seq {seq}: {violation}")]
 pub struct Refusal {
     /// The event.
     pub seq: Seq,
