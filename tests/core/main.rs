@@ -1,7 +1,12 @@
 //! The pure core against golden vectors, fixtures and laws.
 #![allow(clippy::unwrap_used, clippy::print_stdout, missing_docs, reason = "test code")]
 
+mod admit;
 mod dsh;
 mod json;
+mod logs;
+mod repair;
+mod request;
 mod rows;
+mod surface;
 mod vectors;

@@ -23,6 +23,15 @@ pub fn canonical(value: Value<'_, '_>) -> String {
     out
 }
 
+/// The JSON string literal of a Rust text, as [`canonical`] would write it.
+pub fn quote(text: &str) -> String {
+    let mut out = String::with_capacity(text.len() + 2);
+    out.push('"');
+    text.chars().for_each(|character| write_character(character, &mut out));
+    out.push('"');
+    out
+}
+
 enum Piece<'d, 't> {
     Literal(&'static str),
     Key(Text<'t>),

@@ -10,7 +10,7 @@ mod number;
 mod scan;
 mod value;
 
-pub use canonical::canonical;
+pub use canonical::{canonical, quote};
 pub use number::number_text;
 pub use value::{Doc, Text, Value};
 

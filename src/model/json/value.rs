@@ -182,8 +182,8 @@ impl<'d, 't> Value<'d, 't> {
         true
     }
 
-    /// The members sorted by key, the last of each duplicate.
-    fn members(self) -> Vec<(Cow<'t, [u8]>, Value<'d, 't>)> {
+    /// The members sorted by key (as WTF-8), the last of each duplicate; nothing if it is no object.
+    pub fn members(self) -> Vec<(Cow<'t, [u8]>, Value<'d, 't>)> {
         let mut members: Vec<_> = self.entries().map(|(key, value)| (key.decode(), value)).collect();
         members.reverse();
         members.sort_by(|a, b| a.0.cmp(&b.0));
