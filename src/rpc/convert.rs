@@ -32,7 +32,9 @@ pub(super) fn ack_level(level: Option<i32>) -> Result<AckLevel> {
     match level.map(pb::AckLevel::try_from) {
         None | Some(Ok(pb::AckLevel::Durable)) => Ok(AckLevel::Durable),
         Some(Ok(pb::AckLevel::Accepted)) => Ok(AckLevel::Accepted),
-        Some(Ok(pb::AckLevel::Unspecified) | Err(_)) => invalid("ack_level", "is not a level; leave it out for DURABLE"),
+        Some(Ok(pb::AckLevel::Unspecified) | Err(_)) => {
+            invalid("ack_level", "is not a level; leave it out for DURABLE")
+        }
     }
 }
 
@@ -50,7 +52,9 @@ pub(super) fn header(header: pb::Header) -> Result<Header> {
     let origin = match header.origin.map(pb::Origin::try_from) {
         None => None,
         Some(Ok(pb::Origin::Subagent)) => Some(Origin::Subagent),
-        Some(Ok(pb::Origin::Unspecified) | Err(_)) => return invalid("header.origin", "is not an origin; leave it out"),
+        Some(Ok(pb::Origin::Unspecified) | Err(_)) => {
+            return invalid("header.origin", "is not an origin; leave it out");
+        }
     };
     Ok(Header {
         created_at_ms: header.created_at_ms.unwrap_or_default(),
@@ -72,7 +76,8 @@ pub(super) fn new_event(index: usize, event: pb::NewEvent) -> Result<NewEvent> {
         None => None,
         Some(Some(pb::surface_op::Op::Append(pb::SurfaceAppend {}))) => Some(SurfaceOp::Append),
         Some(Some(pb::surface_op::Op::Replace(pb::SurfaceReplace { start, end }))) => {
-            let seq = |n| Seq::new(n).ok_or_else(|| invalid("surface_op.replace", "must name seqs of at most 2^53 - 1"));
+            let seq =
+                |n| Seq::new(n).ok_or_else(|| invalid("surface_op.replace", "must name seqs of at most 2^53 - 1"));
             Some(SurfaceOp::Replace { start: seq(start)?, end: seq(end)? })
         }
         Some(None) => return Err(invalid("surface_op", "is neither append nor replace")),

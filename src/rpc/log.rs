@@ -71,11 +71,8 @@ impl LogService for Log {
         let incarnation = convert::incarnation(request.incarnation.as_deref())?;
         let reading = self.service.read(&key, from, incarnation).await?;
         let (frames, stream) = mpsc::channel(FRAMES_AHEAD);
-        let limits = Left {
-            events: nonzero(request.limit_events),
-            bytes: nonzero(request.limit_bytes),
-            is_first: true,
-        };
+        let limits =
+            Left { events: nonzero(request.limit_events), bytes: nonzero(request.limit_bytes), is_first: true };
         let stop = self.stop.clone();
         self.tasks.spawn(async move {
             let feed = feed(reading, limits, &frames, &stop);

@@ -135,7 +135,8 @@ mod tests {
 
     #[test]
     fn facts_travel_as_metadata_and_as_typed_details() {
-        let status = Status::from(Error::new(Reason::EventTooLarge, "m").with(Fact::Limit { name: "n", size: 2, limit: 1 }));
+        let status =
+            Status::from(Error::new(Reason::EventTooLarge, "m").with(Fact::Limit { name: "n", size: 2, limit: 1 }));
         let whole = tonic_types::pb::Status::decode(status.details()).unwrap();
         let last = whole.details.last().unwrap();
         assert_eq!(last.type_url, "type.googleapis.com/quipu.v1.LimitDetail");

@@ -320,9 +320,14 @@ impl Service {
         self.inner.store.health()
     }
 
-    /// Refuses what would write from now on, commits what was accepted, and closes the engine.
-    pub async fn close(&self) {
+    /// Refuses what would write from now on.
+    pub fn refuse_writes(&self) {
         self.inner.draining.store(true, Ordering::SeqCst);
+    }
+
+    /// Refuses writes, commits what was accepted, and closes the engine.
+    pub async fn close(&self) {
+        self.refuse_writes();
         self.inner.committer.drain().await;
         let store = self.inner.store.clone();
         if blocking(move || store.close()).await.is_err() {

@@ -21,7 +21,13 @@ pub use events::{Events, events};
 pub use input::{Input, open};
 pub use scan::{Note, Scan, scan};
 
-use crate::model::SessionId;
+use crate::model::json::Value;
+use crate::model::{NewEvent, SessionId};
+
+/// One event in the reference's line form; one without seq and time gets `time_ms`. The refusal names the field.
+pub fn read_event(value: Value<'_, '_>, time_ms: Option<i64>) -> Result<NewEvent, String> {
+    envelope::read(value, time_ms).map_err(|fault| format!("`{}` {}", fault.field, fault.problem))
+}
 
 /// How to read a file.
 #[derive(Clone, Debug)]

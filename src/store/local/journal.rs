@@ -47,7 +47,6 @@ impl Journal {
         self.cursor
     }
 
-
     /// Writes the changes as one group and returns when it is on stable storage. After an error the tail is unknown
     /// and the journal must not be used again.
     pub(super) fn append(&mut self, changes: &[Change], time_ms: u64) -> Result<Vec<Written>, StoreError> {

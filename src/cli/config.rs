@@ -1,0 +1,390 @@
+//! The configuration of `quipu serve`: one table of settings, four layers, all problems at once.
+//!
+//! A setting is a row: its name gives the flag (`--data-dir`), the variable (`QUIPU_DATA_DIR`) and the key in the TOML
+//! file (`data_dir`). Flags win over the environment, that over the file, that over the defaults.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use crate::model::Limits;
+use crate::{rpc, service, store};
+
+/// Everything that `quipu serve` can be told.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Where clients connect.
+    pub listen: SocketAddr,
+    /// Where the store lives.
+    pub data_dir: PathBuf,
+    /// Allow other addresses than loopback although nothing is encrypted and nobody is asked for a name.
+    pub insecure: bool,
+    /// What is logged, as tracing's filter.
+    pub log: String,
+    /// How it is logged.
+    pub log_format: LogFormat,
+    /// Threads that serve; 0 for one per core, at least two.
+    pub worker_threads: usize,
+    /// Time that a shutdown may take.
+    pub drain_timeout: Duration,
+    /// The service.
+    pub service: service::Options,
+    /// The engine.
+    pub store: store::local::Options,
+    /// Limits of a connection.
+    pub streams_max: u32,
+    /// Idle time after which a connection is probed.
+    pub keepalive: Duration,
+    /// Connections at once.
+    pub connections_max: usize,
+    /// Whether clients may ask what services there are.
+    pub reflection: bool,
+}
+
+/// How logs look.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LogFormat {
+    /// Text on a terminal, JSON elsewhere.
+    Auto,
+    /// For people.
+    Text,
+    /// For programs.
+    Json,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            listen: SocketAddr::from(([127, 0, 0, 1], 7777)),
+            data_dir: PathBuf::from("quipu-data"),
+            insecure: false,
+            log: "info".to_owned(),
+            log_format: LogFormat::Auto,
+            worker_threads: 0,
+            drain_timeout: Duration::from_secs(20),
+            service: service::Options::default(),
+            store: store::local::Options::default(),
+            streams_max: 1024,
+            keepalive: Duration::from_secs(30),
+            connections_max: 10_000,
+            reflection: true,
+        }
+    }
+}
+
+impl Config {
+    /// Limits of the wire that follow from those of the service: a batch with room for its envelope, so that one that
+    /// is too large gets its typed refusal, and the largest event.
+    pub fn wire(&self) -> rpc::server::Options {
+        rpc::server::Options {
+            request_bytes_max: self.service.limits.batch_bytes_max.saturating_mul(2).max(1 << 20),
+            response_bytes_max: self.service.limits.event_bytes_max.saturating_add(2 << 20),
+            streams_max: self.streams_max,
+            keepalive: self.keepalive,
+            reflection: self.reflection,
+        }
+    }
+
+    /// What does not go together.
+    fn problems(&self) -> Vec<String> {
+        let mut problems = Vec::new();
+        let Limits { event_bytes_max, batch_bytes_max, .. } = self.service.limits;
+        if !self.listen.ip().is_loopback() && !self.insecure {
+            problems.push(format!(
+                "listen = {}: only loopback addresses are open without encryption and authentication; \
+                 set insecure = true if a network of your own protects this one",
+                self.listen
+            ));
+        }
+        if event_bytes_max > batch_bytes_max {
+            problems.push("event_bytes_max must not be larger than batch_bytes_max".to_owned());
+        }
+        // A group is at most what was gathered plus one batch; a record repeats its envelope in a header.
+        let group = (batch_bytes_max as u64).saturating_mul(2).saturating_add(8 << 20);
+        if self.store.segment_bytes < group {
+            problems.push(format!("segment_bytes must be at least {}, for batch_bytes_max", Bytes(group)));
+        }
+        if self.service.append_budget_bytes < batch_bytes_max {
+            problems.push("append_budget_bytes must hold one batch (batch_bytes_max)".to_owned());
+        }
+        problems
+    }
+}
+
+/// One row of the table.
+pub struct Setting {
+    /// Name in the file; flag and variable follow from it.
+    pub name: &'static str,
+    /// What the value looks like.
+    pub value: &'static str,
+    /// What it does.
+    pub help: &'static str,
+    get: fn(&Config) -> String,
+    set: fn(&mut Config, &str) -> Result<(), String>,
+}
+
+impl Setting {
+    /// The flag without dashes.
+    pub fn flag(&self) -> String {
+        self.name.replace('_', "-")
+    }
+
+    /// The environment variable.
+    pub fn variable(&self) -> String {
+        format!("QUIPU_{}", self.name.to_uppercase())
+    }
+
+    /// The value in a configuration, as text.
+    pub fn show(&self, config: &Config) -> String {
+        (self.get)(config)
+    }
+
+    /// Whether the flag may stand without a value.
+    pub fn is_switch(&self) -> bool {
+        self.value == "true|false"
+    }
+}
+
+macro_rules! setting {
+    ($name:ident, $value:literal, $kind:ident, $($field:ident).+, $help:literal) => {
+        Setting {
+            name: stringify!($name),
+            value: $value,
+            help: $help,
+            get: |config| $kind::show(&config.$($field).+),
+            set: |config, text| $kind::parse(text).map(|value| config.$($field).+ = value),
+        }
+    };
+}
+
+/// All settings.
+pub const SETTINGS: [Setting; 24] = [
+    setting!(listen, "ADDRESS:PORT", plain, listen, "where clients connect; port 0 picks a free one"),
+    setting!(data_dir, "DIR", path, data_dir, "where the store lives; made if missing"),
+    setting!(insecure, "true|false", plain, insecure, "allow a listen address that is not loopback"),
+    setting!(log, "FILTER", plain, log, "what is logged, e.g. info or quipu=debug"),
+    setting!(log_format, "auto|text|json", format, log_format, "how; auto is text on a terminal, JSON elsewhere"),
+    setting!(worker_threads, "COUNT", plain, worker_threads, "threads that serve; 0 is one per core, at least two"),
+    setting!(drain_timeout, "TIME", time, drain_timeout, "time that a shutdown may take"),
+    setting!(event_bytes_max, "SIZE", size, service.limits.event_bytes_max, "largest data of one event, at most 64MiB"),
+    setting!(batch_events_max, "COUNT", plain, service.limits.batch_events_max, "most events of one append"),
+    setting!(batch_bytes_max, "SIZE", size, service.limits.batch_bytes_max, "most bytes of one append"),
+    setting!(append_budget_bytes, "SIZE", size, service.append_budget_bytes, "bytes of appends that may wait at once"),
+    setting!(reads_max, "COUNT", plain, service.reads_max, "reads at once"),
+    setting!(accept_window, "TIME", time, service.accept_window, "longest wait of an ACCEPTED append for its write"),
+    setting!(commit_timeout, "TIME", time, service.commit_timeout, "wait for the disk before an outcome is unknown"),
+    setting!(idle_sessions_max, "COUNT", plain, service.idle_sessions_max, "unused sessions kept in memory"),
+    setting!(connections_max, "COUNT", plain, connections_max, "connections at once"),
+    setting!(streams_max, "COUNT", plain, streams_max, "calls at once on one connection"),
+    setting!(keepalive, "TIME", time, keepalive, "idle time after which a connection is probed"),
+    setting!(reflection, "true|false", plain, reflection, "let clients ask what services there are"),
+    setting!(segment_bytes, "SIZE", wide, store.segment_bytes, "size of a journal segment"),
+    setting!(spare_segments, "COUNT", plain, store.spare_segments, "empty journal segments kept ready"),
+    setting!(index_cache_bytes, "SIZE", wide, store.index_cache_bytes, "memory for pages of the index"),
+    setting!(checkpoint_interval, "TIME", time, store.checkpoint_interval, "time between checkpoints of the index"),
+    setting!(reserve_bytes, "SIZE", wide, store.reserve_bytes, "space kept back so that a full disk can be opened"),
+];
+
+/// Values with `FromStr` and `Display`.
+mod plain {
+    pub(super) fn show(value: &impl ToString) -> String {
+        value.to_string()
+    }
+
+    pub(super) fn parse<T: std::str::FromStr<Err: std::fmt::Display>>(text: &str) -> Result<T, String> {
+        text.parse().map_err(|e: T::Err| e.to_string())
+    }
+}
+
+mod path {
+    use std::path::{Path, PathBuf};
+
+    pub(super) fn show(value: &Path) -> String {
+        value.display().to_string()
+    }
+
+    pub(super) fn parse(text: &str) -> Result<PathBuf, String> {
+        if text.is_empty() { Err("is empty".to_owned()) } else { Ok(text.into()) }
+    }
+}
+
+mod format {
+    use super::LogFormat;
+
+    pub(super) fn show(value: &LogFormat) -> String {
+        format!("{value:?}").to_lowercase()
+    }
+
+    pub(super) fn parse(text: &str) -> Result<LogFormat, String> {
+        match text {
+            "auto" => Ok(LogFormat::Auto),
+            "text" => Ok(LogFormat::Text),
+            "json" => Ok(LogFormat::Json),
+            _ => Err("is none of auto, text, json".to_owned()),
+        }
+    }
+}
+
+/// Byte counts: `4096`, `64KiB`, `8MiB`, `1GiB`.
+mod wide {
+    const UNITS: [(&str, u64); 3] = [("KiB", 1 << 10), ("MiB", 1 << 20), ("GiB", 1 << 30)];
+
+    pub(super) fn show(value: &u64) -> String {
+        super::Bytes(*value).to_string()
+    }
+
+    pub(super) fn parse(text: &str) -> Result<u64, String> {
+        let unit = UNITS.iter().find_map(|(name, factor)| Some((text.strip_suffix(name)?, *factor)));
+        let (digits, factor) = unit.unwrap_or((text, 1));
+        let number: Option<u64> = digits.trim().parse().ok();
+        let bytes = number.and_then(|number| number.checked_mul(factor));
+        bytes.ok_or_else(|| "is not a size like 4096, 64KiB, 8MiB or 1GiB".to_owned())
+    }
+}
+
+mod size {
+    pub(super) fn show(value: &usize) -> String {
+        super::wide::show(&(*value as u64))
+    }
+
+    pub(super) fn parse(text: &str) -> Result<usize, String> {
+        super::wide::parse(text).and_then(|bytes| usize::try_from(bytes).map_err(|e| e.to_string()))
+    }
+}
+
+/// Times: `200ms`, `30s`, `5m`.
+mod time {
+    use std::time::Duration;
+
+    pub(super) fn show(value: &Duration) -> String {
+        if value.subsec_millis() == 0 { format!("{}s", value.as_secs()) } else { format!("{}ms", value.as_millis()) }
+    }
+
+    pub(super) fn parse(text: &str) -> Result<Duration, String> {
+        let units = [("ms", 1), ("s", 1000), ("m", 60_000)];
+        let unit =
+            units.iter().find_map(|(name, factor)| Some((text.strip_suffix(name)?.parse::<u64>().ok()?, factor)));
+        let millis = unit.and_then(|(number, factor)| number.checked_mul(*factor)).filter(|millis| *millis > 0);
+        millis.map(Duration::from_millis).ok_or_else(|| "is not a time like 200ms, 30s or 5m".to_owned())
+    }
+}
+
+/// A byte count in the largest unit that is exact.
+#[derive(Clone, Copy)]
+struct Bytes(u64);
+
+impl std::fmt::Display for Bytes {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let units = [("GiB", 30), ("MiB", 20), ("KiB", 10)];
+        match units.iter().find(|(_, shift)| self.0 >> shift > 0 && self.0.trailing_zeros() >= *shift) {
+            Some((unit, shift)) => write!(f, "{}{unit}", self.0 >> shift),
+            None => self.0.fmt(f),
+        }
+    }
+}
+
+/// Where values come from besides the defaults; tests pass their own.
+#[derive(Debug, Default)]
+pub struct Sources<'a> {
+    /// Flags that were given, by setting name.
+    pub flags: BTreeMap<&'static str, String>,
+    /// The environment.
+    pub environment: BTreeMap<String, String>,
+    /// The TOML file: its path and content.
+    pub file: Option<(&'a Path, String)>,
+}
+
+/// The configuration, or everything that is wrong with it.
+pub fn load(sources: &Sources<'_>) -> Result<Config, Vec<String>> {
+    let (mut config, mut problems) = (Config::default(), Vec::new());
+    if let Some((path, text)) = &sources.file {
+        apply_file(&mut config, path, text, &mut problems);
+    }
+    for setting in &SETTINGS {
+        let variable = setting.variable();
+        let flag = format!("--{}", setting.flag());
+        let layers = [(&variable, sources.environment.get(&variable)), (&flag, sources.flags.get(setting.name))];
+        for (origin, text) in layers {
+            if let Some(text) = text
+                && let Err(problem) = (setting.set)(&mut config, text)
+            {
+                problems.push(format!("{origin} = {text:?} {problem}"));
+            }
+        }
+    }
+    if config.service.limits.event_bytes_max > 64 << 20 {
+        problems.push("event_bytes_max must be at most 64MiB".to_owned());
+    }
+    problems.extend(config.problems());
+    if problems.is_empty() { Ok(config) } else { Err(problems) }
+}
+
+fn apply_file(config: &mut Config, path: &Path, text: &str, problems: &mut Vec<String>) {
+    let table: toml::Table = match text.parse() {
+        Ok(table) => table,
+        Err(error) => return problems.push(format!("{}: {error}", path.display())),
+    };
+    for (key, value) in table {
+        let Some(setting) = SETTINGS.iter().find(|setting| setting.name == key) else {
+            problems.push(format!("{}: {key} is not a setting; see --print-config for all", path.display()));
+            continue;
+        };
+        let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+        if let Err(problem) = (setting.set)(config, &text) {
+            problems.push(format!("{}: {key} = {value} {problem}", path.display()));
+        }
+    }
+}
+
+/// The configuration as a TOML file with comments.
+pub fn print(config: &Config) -> String {
+    let lines = SETTINGS.iter().map(|setting| {
+        let text = setting.show(config);
+        let is_bare = text.parse::<u64>().is_ok() || text.parse::<bool>().is_ok();
+        let value = if is_bare { text } else { toml::Value::String(text).to_string() };
+        format!("# {}: {}\n{} = {value}\n", setting.value, setting.help, setting.name)
+    });
+    lines.collect::<Vec<_>>().join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sources(flags: &[(&'static str, &str)], environment: &[(&str, &str)], file: &'static str) -> Sources<'static> {
+        Sources {
+            flags: flags.iter().map(|(name, text)| (*name, (*text).to_owned())).collect(),
+            environment: environment.iter().map(|(name, text)| ((*name).to_owned(), (*text).to_owned())).collect(),
+            file: Some((Path::new("q.toml"), file.to_owned())),
+        }
+    }
+
+    #[test]
+    fn flags_win_over_the_environment_over_the_file_over_the_defaults() {
+        let file = "reads_max = 1\nstreams_max = 1\nconnections_max = 1\n";
+        let environment = [("QUIPU_READS_MAX", "2"), ("QUIPU_STREAMS_MAX", "2")];
+        let config = load(&sources(&[("reads_max", "3")], &environment, file)).unwrap();
+        assert_eq!((config.service.reads_max, config.streams_max, config.connections_max), (3, 2, 1));
+        assert_eq!(config.service.limits.batch_events_max, 1000);
+    }
+
+    #[test]
+    fn all_problems_are_reported_at_once_with_their_origin() {
+        let environment = [("QUIPU_ACCEPT_WINDOW", "soon"), ("QUIPU_LISTEN", "0.0.0.0:1")];
+        let problems = load(&sources(&[("event_bytes_max", "lots")], &environment, "colour = 1\n")).unwrap_err();
+        let text = problems.join("\n");
+        for part in ["q.toml: colour", "QUIPU_ACCEPT_WINDOW", "--event-bytes-max", "insecure = true"] {
+            assert!(text.contains(part), "{part} in {text}");
+        }
+        assert_eq!(problems.len(), 4, "{text}");
+    }
+
+    #[test]
+    fn a_printed_configuration_reads_back_the_same() {
+        let printed = print(&Config::default());
+        let again =
+            load(&Sources { file: Some((Path::new("q.toml"), printed.clone())), ..Sources::default() }).unwrap();
+        assert_eq!(print(&again), printed);
+    }
+}

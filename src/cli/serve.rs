@@ -1,0 +1,208 @@
+//! `quipu serve`: builds the node from its configuration, runs it, and takes it down in phases.
+
+use std::collections::BTreeMap;
+use std::io::IsTerminal;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use clap::{Arg, ArgMatches};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio_util::sync::CancellationToken;
+use tracing_subscriber::EnvFilter;
+
+use super::config::{self, Config, LogFormat, SETTINGS, Sources};
+use super::{ServeArgs, USAGE, text};
+use crate::rpc::server::{self, Listener, Wire};
+use crate::service::Service;
+use crate::store::Health;
+use crate::store::local::LocalStore;
+
+const CANNOT_OPEN: u8 = 3;
+const INTERRUPTED: i32 = 130;
+/// How often unused sessions are looked for, and the health of the store.
+const SWEEP: Duration = Duration::from_secs(10);
+const WATCH: Duration = Duration::from_millis(500);
+
+/// Adds a flag for each setting.
+pub(super) fn with_settings(definition: clap::Command) -> clap::Command {
+    let defaults = Config::default();
+    definition.mut_subcommand("serve", |serve| {
+        serve.args(SETTINGS.iter().map(|setting| {
+            let help = format!("{} [{}, default {}]", setting.help, setting.variable(), setting.show(&defaults));
+            let arg = Arg::new(setting.name).long(setting.flag()).value_name(setting.value).help(help);
+            if setting.is_switch() { arg.num_args(0..=1).default_missing_value("true") } else { arg }
+        }))
+    })
+}
+
+pub(super) fn serve(args: &ServeArgs, flags: &ArgMatches) -> ExitCode {
+    let config = match configuration(args, flags) {
+        Ok(config) => config,
+        Err(problems) => {
+            problems.iter().for_each(|problem| eprintln!("quipu: {}", text::shown(problem)));
+            return ExitCode::from(USAGE);
+        }
+    };
+    if args.print_config {
+        println!("{}", config::print(&config).trim_end());
+        return ExitCode::SUCCESS;
+    }
+    if args.check_config {
+        println!("the configuration is good");
+        return ExitCode::SUCCESS;
+    }
+    if let Err(problem) = start_logging(&config) {
+        eprintln!("quipu: log = {:?}: {problem}", config.log);
+        return ExitCode::from(USAGE);
+    }
+    let store = match LocalStore::open(&config.data_dir, config.store.clone()) {
+        Ok(store) => store,
+        Err(error) => {
+            tracing::error!(%error, dir = %config.data_dir.display(), "the store cannot be opened");
+            return ExitCode::from(CANNOT_OPEN);
+        }
+    };
+    match run(&config, store) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            tracing::error!(error = format!("{error:#}"), "the server failed");
+            ExitCode::from(super::REFUSED)
+        }
+    }
+}
+
+fn configuration(args: &ServeArgs, flags: &ArgMatches) -> Result<Config, Vec<String>> {
+    let text =
+        |path: &std::path::PathBuf| std::fs::read_to_string(path).map_err(|e| vec![format!("{}: {e}", path.display())]);
+    let file = args.config.as_ref().map(|path| text(path).map(|text| (path.as_path(), text))).transpose()?;
+    let given = SETTINGS.iter().filter_map(|setting| {
+        let value = flags.get_one::<String>(setting.name)?;
+        Some((setting.name, value.clone()))
+    });
+    let flags: BTreeMap<_, _> = given.collect();
+    config::load(&Sources { flags, environment: std::env::vars().collect(), file })
+}
+
+fn start_logging(config: &Config) -> Result<(), tracing_subscriber::filter::ParseError> {
+    let filter = EnvFilter::builder().parse(&config.log)?;
+    let is_text = match config.log_format {
+        LogFormat::Auto => std::io::stderr().is_terminal(),
+        LogFormat::Text => true,
+        LogFormat::Json => false,
+    };
+    let logs = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    if is_text {
+        logs.init()
+    } else {
+        logs.json().flatten_event(true).init()
+    }
+    Ok(())
+}
+
+fn run(config: &Config, store: LocalStore) -> anyhow::Result<()> {
+    // At least two: a sync blocks one.
+    let cores = std::thread::available_parallelism().map_or(2, std::num::NonZero::get);
+    let workers = if config.worker_threads == 0 { cores } else { config.worker_threads }.max(2);
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(workers).enable_all().build()?;
+    let served = runtime.block_on(node(config, Arc::new(store)));
+    runtime.shutdown_timeout(Duration::from_secs(1));
+    served
+}
+
+async fn node(config: &Config, store: Arc<LocalStore>) -> anyhow::Result<()> {
+    let recovery = store.recovery().clone();
+    let mut signals = Signals::new()?;
+    let service = Service::new(store, config.service.clone());
+    let wire = server::wire(service.clone(), &config.wire()).await.context("the wire's descriptor")?;
+    let listener = Listener::bind(config.listen).map_err(|e| anyhow::anyhow!("listen = {}: {e}", config.listen))?;
+    let listener = listener.with_nodelay(Some(true)).with_keepalive(Some(Duration::from_secs(60)));
+    let address = listener.local_addr()?;
+    if config.insecure && !config.listen.ip().is_loopback() {
+        tracing::warn!(%address, "insecure: everybody who reaches this address can read and write everything");
+    }
+    tracing::info!(
+        replayed = recovery.replayed,
+        torn_bytes = recovery.torn_bytes,
+        damaged_places = recovery.damaged_places,
+        rebuilt = recovery.rebuilt.as_deref().unwrap_or("no"),
+        dir = %config.data_dir.display(),
+        "the store is open"
+    );
+    tracing::info!(%address, "serving");
+    let end = CancellationToken::new();
+    let keeper = tokio::spawn(keep(service.clone(), wire.health.clone(), end.clone()));
+    let Wire { router, stop, tasks, health } = wire;
+    let graceful = end.clone();
+    let mut serving = tokio::spawn(server::serve(router, listener, async move { graceful.cancelled().await }));
+    tokio::select! {
+        () = signals.next() => {}
+        ended = &mut serving => anyhow::bail!("serving ended by itself: {ended:?}"),
+    }
+    tracing::info!("shutting down; a second signal ends at once");
+    let down = async {
+        // 1: say so, and refuse what would write. 2: end streams and wait for calls. 3: commit and close.
+        server::serve_or_not(&health, false).await;
+        service.refuse_writes();
+        stop.cancel();
+        end.cancel();
+        tasks.close();
+        tasks.wait().await;
+        let ended = serving.await;
+        // Both were asked to end; how they did changes nothing any more.
+        drop((ended, keeper.await));
+    };
+    tokio::select! {
+        done = tokio::time::timeout(config.drain_timeout, down) => {
+            if done.is_err() {
+                tracing::warn!("open calls did not end in time");
+            }
+        }
+        () = signals.next() => std::process::exit(INTERRUPTED),
+    }
+    tokio::select! {
+        () = service.close() => {}
+        () = signals.next() => std::process::exit(INTERRUPTED),
+    }
+    tracing::info!("closed");
+    Ok(())
+}
+
+/// Keeps house: drops unused sessions, and says when the store takes no more writes.
+async fn keep(service: Service, health: tonic_health::server::HealthReporter, end: CancellationToken) {
+    let (mut sweep, mut watch) = (tokio::time::interval(SWEEP), tokio::time::interval(WATCH));
+    let mut was_writable = true;
+    loop {
+        tokio::select! {
+            () = end.cancelled() => return,
+            _ = sweep.tick() => service.sweep(),
+            _ = watch.tick() => {
+                let is_writable = service.health() == Health::Writable;
+                if is_writable != was_writable {
+                    tracing::warn!(is_writable, "health changed");
+                    server::serve_or_not(&health, is_writable).await;
+                    was_writable = is_writable;
+                }
+            }
+        }
+    }
+}
+
+struct Signals {
+    terminate: tokio::signal::unix::Signal,
+    interrupt: tokio::signal::unix::Signal,
+}
+
+impl Signals {
+    fn new() -> std::io::Result<Self> {
+        Ok(Self { terminate: signal(SignalKind::terminate())?, interrupt: signal(SignalKind::interrupt())? })
+    }
+
+    async fn next(&mut self) {
+        tokio::select! {
+            _ = self.terminate.recv() => {}
+            _ = self.interrupt.recv() => {}
+        }
+    }
+}

@@ -1,0 +1,61 @@
+//! Text for a terminal.
+
+/// Escapes everything that could steer a terminal: control characters, and the marks that turn the direction of
+/// writing. Logs of agents hold hostile text by nature.
+pub(super) fn shown(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for character in text.chars() {
+        let turns = matches!(character, '\u{200e}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+        if character.is_control() || turns || matches!(character, '\u{2028}' | '\u{2029}' | '\u{feff}') {
+            out.extend(character.escape_unicode());
+        } else {
+            out.push(character);
+        }
+    }
+    out
+}
+
+/// The start of a text, on one line, in at most `width` characters.
+pub(super) fn clipped(text: &str, width: usize) -> String {
+    let mut shown: String = shown(text).chars().take(width + 1).collect();
+    if shown.chars().count() > width {
+        shown = shown.chars().take(width.saturating_sub(1)).chain(['\u{2026}']).collect();
+    }
+    shown
+}
+
+/// A time as UTC, to the second; one outside the calendar as its number.
+pub(super) fn time(ms: i64) -> String {
+    let time = jiff::Timestamp::from_millisecond(ms);
+    time.map_or_else(|_| ms.to_string(), |time| time.strftime("%Y-%m-%d %H:%M:%SZ").to_string())
+}
+
+/// Bytes as lower-case hexadecimal.
+pub(super) fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_in_a_log_can_steer_the_terminal() {
+        let hostile = "a\u{1b}]0;x\u{7}\r\n\u{9b}31m\u{202e}b\u{0}";
+        let text = shown(hostile);
+        assert!(text.chars().all(|character| !character.is_control()), "{text}");
+        assert!(text.starts_with('a') && text.contains('b'));
+    }
+
+    #[test]
+    fn times_are_dates() {
+        for (ms, text) in [
+            (0, "1970-01-01 00:00:00Z"),
+            (1_700_000_000_000, "2023-11-14 22:13:20Z"),
+            (951_782_400_000, "2000-02-29 00:00:00Z"),
+            (-1, "1969-12-31 23:59:59Z"),
+        ] {
+            assert_eq!(time(ms), text);
+        }
+    }
+}
