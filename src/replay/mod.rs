@@ -30,6 +30,8 @@
 #![deny(clippy::disallowed_methods, clippy::disallowed_types)]
 
 pub mod admit;
+pub mod assemble;
+pub mod chunk;
 pub mod line;
 pub mod messages;
 pub mod ordinal;
@@ -40,6 +42,7 @@ pub mod seed;
 pub mod shape;
 pub mod surface;
 pub mod tail;
+pub mod text;
 pub mod vocabulary;
 
 pub use admit::Admission;

@@ -2,6 +2,8 @@
 #![allow(clippy::unwrap_used, clippy::print_stdout, missing_docs, reason = "test code")]
 
 mod admit;
+mod assemble;
+mod given;
 mod json;
 mod logs;
 mod repair;
