@@ -36,6 +36,7 @@ pub mod line;
 pub mod messages;
 pub mod ordinal;
 pub mod pairing;
+pub mod projection;
 pub mod repair;
 pub mod request;
 pub mod seed;

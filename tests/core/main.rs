@@ -6,6 +6,7 @@ mod assemble;
 mod given;
 mod json;
 mod logs;
+mod projection;
 mod repair;
 mod request;
 mod surface;
