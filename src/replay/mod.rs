@@ -31,6 +31,7 @@
 
 pub mod admit;
 pub mod assemble;
+pub mod attempts;
 pub mod chunk;
 pub mod line;
 pub mod messages;
@@ -41,6 +42,7 @@ pub mod repair;
 pub mod request;
 pub mod seed;
 pub mod shape;
+pub mod stats;
 pub mod surface;
 pub mod tail;
 pub mod text;

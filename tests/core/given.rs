@@ -130,3 +130,17 @@ pub(crate) fn any_log() -> impl Strategy<Value = Vec<Event>> {
         seqs.zip(bodies).map(|(seq, body)| Event { seq, body }).collect()
     })
 }
+
+/// A log of plain events: types and payloads; messages are appended to the surface.
+pub(crate) fn log(given: &[(&str, Value)]) -> Vec<Event> {
+    let body = |(kind, data): &(&str, Value)| NewEvent {
+        time_ms: 1000,
+        kind: (*kind).into(),
+        data: data.to_string().into(),
+        ignorable: false,
+        surface_op: matches!(*kind, "user/message" | "assistant/message" | "tool/result").then_some(SurfaceOp::Append),
+        source_event_seqs: None,
+    };
+    let bodies = given.iter().map(body);
+    (0..).filter_map(Seq::new).zip(bodies).map(|(seq, body)| Event { seq, body }).collect()
+}

@@ -9,5 +9,6 @@ mod logs;
 mod projection;
 mod repair;
 mod request;
+mod stats;
 mod surface;
 mod vectors;
