@@ -47,6 +47,7 @@ pub mod surface;
 pub mod tail;
 pub mod text;
 pub mod vocabulary;
+pub mod window;
 
 pub use admit::Admission;
 pub use ordinal::Ordinal;

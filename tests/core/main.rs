@@ -12,3 +12,4 @@ mod request;
 mod stats;
 mod surface;
 mod vectors;
+mod window;
