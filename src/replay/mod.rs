@@ -33,6 +33,7 @@ pub mod admit;
 pub mod assemble;
 pub mod attempts;
 pub mod chunk;
+pub mod fork;
 pub mod line;
 pub mod messages;
 pub mod ordinal;

@@ -5,38 +5,11 @@ use quipu::model::{Event, NewEvent, Seq, SurfaceOp, json};
 use serde_json::Value;
 
 use crate::assemble::any_chunk;
-
-fn seq(value: &Value) -> Seq {
-    Seq::new(value.as_u64().unwrap()).unwrap()
-}
-
-fn surface_op(value: &Value) -> SurfaceOp {
-    if value == "append" {
-        return SurfaceOp::Append;
-    }
-    SurfaceOp::Replace { start: seq(&value["start"]), end: seq(&value["end"]) }
-}
-
-/// One event from its envelope.
-pub(crate) fn event(value: &Value) -> Event {
-    Event {
-        seq: seq(&value["seq"]),
-        body: NewEvent {
-            time_ms: value["time"].as_i64().unwrap(),
-            kind: value["type"].as_str().unwrap().into(),
-            data: value["data"].to_string().into(),
-            ignorable: value.get("ignorable").is_some(),
-            surface_op: value.get("surfaceOp").map(surface_op),
-            source_event_seqs: value
-                .get("sourceEventSeqs")
-                .map(|seqs| seqs.as_array().unwrap().iter().map(seq).collect()),
-        },
-    }
-}
+use crate::logs::{self, events_of};
 
 /// The events of a case's input.
 pub(crate) fn events(value: &Value) -> Vec<Event> {
-    value.as_array().unwrap().iter().map(event).collect()
+    events_of(json::parse(value.to_string().as_bytes()).unwrap().root())
 }
 
 /// Whether a JSON text of ours means what the case expects.
@@ -133,14 +106,6 @@ pub(crate) fn any_log() -> impl Strategy<Value = Vec<Event>> {
 
 /// A log of plain events: types and payloads; messages are appended to the surface.
 pub(crate) fn log(given: &[(&str, Value)]) -> Vec<Event> {
-    let body = |(kind, data): &(&str, Value)| NewEvent {
-        time_ms: 1000,
-        kind: (*kind).into(),
-        data: data.to_string().into(),
-        ignorable: false,
-        surface_op: matches!(*kind, "user/message" | "assistant/message" | "tool/result").then_some(SurfaceOp::Append),
-        source_event_seqs: None,
-    };
-    let bodies = given.iter().map(body);
+    let bodies = given.iter().map(|(kind, data)| logs::body(kind, &data.to_string()));
     (0..).filter_map(Seq::new).zip(bodies).map(|(seq, body)| Event { seq, body }).collect()
 }

@@ -3,6 +3,7 @@
 
 mod admit;
 mod assemble;
+mod fork;
 mod given;
 mod json;
 mod logs;

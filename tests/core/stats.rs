@@ -80,7 +80,7 @@ fn repeating_log() -> Vec<Event> {
 }
 
 #[test]
-fn usage_is_counted_once_per_attempt_and_failed_attempts_apart() {
+fn usage_is_counted_once_per_attempt_and_failed_attempts_apart_c103() {
     let attempts = attempts(&repeating_log());
     let totals = UsageTotals::since(Seq::ZERO, attempts.all());
     assert_eq!(totals, UsageTotals { committed: tokens(20, 16), uncommitted: tokens(10, 3) });
@@ -91,7 +91,7 @@ fn usage_is_counted_once_per_attempt_and_failed_attempts_apart() {
 }
 
 #[test]
-fn a_fork_counts_only_what_it_added() {
+fn a_fork_counts_only_what_it_added_c105() {
     let parent = repeating_log();
     let inherited = Seq::new(parent.len() as u64).unwrap();
     let family: u64 = (0..3)
