@@ -34,6 +34,7 @@ pub mod assemble;
 pub mod attempts;
 pub mod chunk;
 pub mod fork;
+pub mod history;
 pub mod line;
 pub mod messages;
 pub mod ordinal;

@@ -5,6 +5,7 @@ mod admit;
 mod assemble;
 mod fork;
 mod given;
+mod history;
 mod json;
 mod logs;
 mod projection;
