@@ -9,7 +9,9 @@ use std::collections::BTreeMap;
 
 use super::chunk::{BlockKind, Chunk, Index, StreamError};
 use super::text::is_blank;
+use super::vocabulary::ASSISTANT_CHUNK;
 use crate::model::json::{self, Value};
+use crate::model::{Event, Seq};
 
 /// The state of one attempt's stream.
 ///
@@ -53,6 +55,16 @@ struct Finish {
     replay_state: Option<String>,
 }
 
+/// A chunk that cannot be folded, and where it is.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the chunk at seq {seq}: {error}")]
+pub struct BrokenStream {
+    /// The event.
+    pub seq: Seq,
+    /// What is wrong.
+    pub error: StreamError,
+}
+
 impl Assembler {
     /// Folds one chunk (the `chunk` member of an `assistant/chunk` payload).
     ///
@@ -84,6 +96,17 @@ impl Assembler {
             }
         }
         Ok(())
+    }
+
+    /// Folds one event of the attempt; anything but a chunk is passed over.
+    pub fn apply_event(&mut self, event: &Event) -> Result<(), BrokenStream> {
+        if *event.body.kind != *ASSISTANT_CHUNK {
+            return Ok(());
+        }
+        let doc = json::parse(&event.body.data).ok();
+        let chunk = doc.as_ref().and_then(|doc| doc.root().get("chunk"));
+        let folded = chunk.map_or(Err(StreamError::Malformed { field: "chunk" }), |chunk| self.apply(chunk));
+        folded.map_err(|error| BrokenStream { seq: event.seq, error })
     }
 
     /// The blocks as JSON texts, in first-seen order, closed ones verbatim.

@@ -5,6 +5,8 @@
 //! usage is counted once per attempt however often the stream and the message repeat it.
 
 use super::chunk::Chunk;
+use super::request::Dispatches;
+use super::vocabulary::{ASSISTANT_CHUNK, ASSISTANT_MESSAGE, LLM_RETRY, STEP_END, STEP_START, TURN_END, TURN_START};
 use crate::model::json::{self, Value};
 use crate::model::{Event, Seq, SurfaceOp};
 
@@ -135,10 +137,12 @@ impl UsageTotals {
 
 /// The state of the fold. Grows by one entry per attempt.
 ///
-/// Laws: feeding events one by one equals feeding them at once; no event is an error.
+/// Laws: feeding events one by one equals feeding them at once; no event is an error; the attempts with chunks begin
+/// exactly at the dispatch boundaries of [`Dispatches`].
 #[derive(Clone, Debug, Default)]
 pub struct Attempts {
     all: Vec<Attempt>,
+    dispatches: Dispatches,
     is_open: bool,
     number: u32,
     place: (Option<i64>, Option<i64>),
@@ -147,11 +151,12 @@ pub struct Attempts {
 impl Attempts {
     /// Folds one event.
     pub fn apply(&mut self, event: &Event) {
+        let is_dispatched = self.dispatches.apply(event).is_some();
         let kind = &*event.body.kind;
-        let is_chunk = kind == "assistant/chunk";
-        let is_message = kind == "assistant/message" && event.body.surface_op == Some(SurfaceOp::Append);
-        let is_bracket = matches!(kind, "turn/start" | "turn/end" | "step/start" | "step/end");
-        if !(is_chunk || is_message || is_bracket || kind == "llm/retry") {
+        let is_chunk = kind == ASSISTANT_CHUNK;
+        let is_message = kind == ASSISTANT_MESSAGE && event.body.surface_op == Some(SurfaceOp::Append);
+        let is_bracket = matches!(kind, TURN_START | TURN_END | STEP_START | STEP_END);
+        if !(is_chunk || is_message || is_bracket || kind == LLM_RETRY) {
             return;
         }
         // A payload that cannot be read still is a chunk of some attempt.
@@ -160,8 +165,11 @@ impl Attempts {
         if is_bracket {
             self.close();
             self.number = 0;
-            self.place = place(data, if kind == "step/start" { self.place } else { (None, None) });
+            self.place = place(data, if kind == STEP_START { self.place } else { (None, None) });
             return;
+        }
+        if is_dispatched {
+            self.close();
         }
         let attempt = self.current(event.seq, place(data, self.place));
         attempt.last_seq = event.seq;
@@ -192,7 +200,7 @@ impl Attempts {
         &mut self.all[last]
     }
 
-    /// Ends an attempt whose step is over without a message.
+    /// Ends an attempt that something else has followed without a message.
     fn close(&mut self) {
         if std::mem::take(&mut self.is_open)
             && let Some(attempt) = self.all.last_mut()

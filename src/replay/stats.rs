@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 
 use super::chunk::Chunk;
+use super::vocabulary::{ASSISTANT_CHUNK, ASSISTANT_MESSAGE, STEP_END, STEP_START, TOOL_CALL, TOOL_RESULT, TURN_END};
 use crate::model::Event;
 use crate::model::json::{self, Value};
 
@@ -55,17 +56,17 @@ impl Stats {
         let Ok(doc) = json::parse(&event.body.data) else { return };
         let (data, time_ms) = (doc.root(), event.body.time_ms);
         match &*event.body.kind {
-            "turn/end" => self.calls.clear(),
-            "step/start" => self.step = Some(OpenStep { place: place(data), start_ms: time_ms, first_token_ms: None }),
-            "step/end" => self.end_step(data),
-            "assistant/chunk" => self.chunk(data, time_ms),
-            "assistant/message" => self.message(data, time_ms),
-            "tool/call" => {
+            TURN_END => self.calls.clear(),
+            STEP_START => self.step = Some(OpenStep { place: place(data), start_ms: time_ms, first_token_ms: None }),
+            STEP_END => self.end_step(data),
+            ASSISTANT_CHUNK => self.chunk(data, time_ms),
+            ASSISTANT_MESSAGE => self.message(data, time_ms),
+            TOOL_CALL => {
                 if let Some(id) = text(data.get("callId")) {
                     self.calls.insert(id, time_ms);
                 }
             }
-            "tool/result" => self.result(data, time_ms),
+            TOOL_RESULT => self.result(data, time_ms),
             _ => {}
         }
     }

@@ -1,16 +1,16 @@
 //! The block assembler, against `assemble.json` and by laws.
 
 use proptest::prelude::*;
-use quipu::model::json;
-use quipu::replay::assemble::Assembler;
+use quipu::model::json as text;
+use quipu::replay::assemble::{Assembler, BrokenStream};
 use quipu::replay::chunk::StreamError;
-use serde_json::Value;
+use serde_json::{Value, json};
 
-use crate::given::same;
+use crate::given::{log, same};
 use crate::vectors::cases;
 
 fn apply(assembler: &mut Assembler, chunk: &str) -> Result<(), StreamError> {
-    assembler.apply(json::parse(chunk.as_bytes()).unwrap().root())
+    assembler.apply(text::parse(chunk.as_bytes()).unwrap().root())
 }
 
 fn assemble<'a>(chunks: impl IntoIterator<Item = &'a Value>) -> Assembler {
@@ -69,6 +69,21 @@ fn a_refused_chunk_names_its_field_and_changes_nothing() {
 }
 
 #[test]
+fn a_broken_stream_names_the_event() {
+    let mut attempt = Assembler::default();
+    let events = log(&[
+        ("assistant/chunk", json!({"chunk": {"type": "text-delta", "index": 0, "text": "a"}})),
+        ("tool/call", json!(null)),
+        ("assistant/chunk", json!({"turn": 1})),
+    ]);
+    assert_eq!(attempt.apply_event(&events[0]), Ok(()));
+    assert_eq!(attempt.apply_event(&events[1]), Ok(()));
+    let error = StreamError::Malformed { field: "chunk" };
+    assert_eq!(attempt.apply_event(&events[2]), Err(BrokenStream { seq: events[2].seq, error }));
+    assert_eq!(attempt.blocks().unwrap().len(), 1);
+}
+
+#[test]
 fn half_a_surrogate_pair_waits_for_the_other_half() {
     let mut attempt = Assembler::default();
     for half in ["\\ud83d", "\\ude00", "\\udfff"] {
@@ -113,10 +128,10 @@ proptest! {
                 prop_assert_eq!(before, format!("{attempt:?}"));
             }
             for block in attempt.interrupted_blocks().iter().chain(&attempt.blocks().unwrap_or_default()) {
-                prop_assert_eq!(json::check(block.as_bytes()), Ok(()));
+                prop_assert_eq!(text::check(block.as_bytes()), Ok(()));
             }
             if let Ok(Some(state)) = attempt.replay_state() {
-                prop_assert_eq!(json::check(state.as_bytes()), Ok(()));
+                prop_assert_eq!(text::check(state.as_bytes()), Ok(()));
             }
         }
     }

@@ -4,8 +4,10 @@ use proptest::prelude::*;
 use quipu::model::{Event, Header, Origin, Seq, json};
 use quipu::replay::attempts::Attempts;
 use quipu::replay::fork::{Birth, Cut, ForkAt, ForkError, Stem, cut};
+use quipu::replay::messages;
 use quipu::replay::projection::Projection;
 use quipu::replay::repair::closers;
+use quipu::replay::request;
 use quipu::replay::tail::Tail;
 use serde_json::{Value, json};
 
@@ -231,12 +233,10 @@ fn derived(events: &[Event]) -> String {
         projection.apply(event);
         attempts.apply(event);
     }
-    format!(
-        "{:?} {:?} {:?}",
-        projection.nodes(),
-        attempts.all(),
-        Tail::from_events(events).pending().collect::<Vec<_>>()
-    )
+    let messages = messages::derive(events).map_err(|error| error.to_string());
+    let header = request::header::fold(events, None).map_err(|error| error.to_string());
+    let pending = Tail::from_events(events).pending().count();
+    format!("{messages:?} {header:?} {pending} {:?} {:?}", projection.nodes(), attempts.all())
 }
 
 proptest! {

@@ -3,6 +3,7 @@
 use proptest::prelude::*;
 use quipu::model::{Event, Seq};
 use quipu::replay::attempts::{Attempts, Outcome, TokenUsage, UsageTotals};
+use quipu::replay::request::dispatches;
 use quipu::replay::stats::{Figures, Stats};
 use serde_json::{Value, json};
 
@@ -134,6 +135,8 @@ proptest! {
         let attempts = attempts(&log);
         let chunks = log.iter().filter(|event| &*event.body.kind == "assistant/chunk").count() as u64;
         prop_assert_eq!(attempts.all().iter().map(|attempt| attempt.chunk_count).sum::<u64>(), chunks);
+        let starts: Vec<_> = attempts.all().iter().filter_map(|attempt| attempt.first_chunk_seq).collect();
+        prop_assert_eq!(starts, dispatches(&log));
         prop_assert!(attempts.all().windows(2).all(|pair| pair[0].last_seq < pair[1].first_seq));
     }
 }

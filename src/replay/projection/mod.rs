@@ -17,6 +17,10 @@ pub use self::step::{StepNode, StepStatus, StepTiming};
 use self::tool::{Retry, Tool};
 pub use self::tool::{RetryAttempt, RetryState, ToolNode, ToolOutcome};
 use super::chunk::Chunk;
+use super::vocabulary::{
+    ASSISTANT_CHUNK, ASSISTANT_MESSAGE, LLM_RETRY, LLM_RETRY_STARTED, STEP_END, STEP_START, TOOL_CALL, TOOL_RESULT,
+    TURN_END, TURN_START, USER_MESSAGE,
+};
 use crate::model::json::{self, Value};
 use crate::model::{Event, Seq, SurfaceOp};
 
@@ -112,26 +116,26 @@ impl Projection {
         let place = self.place(data);
         let appends = event.body.surface_op == Some(SurfaceOp::Append);
         match &*event.body.kind {
-            "turn/start" => self.open = (place.0, None),
-            "turn/end" => self.end((place.0, None), event),
-            "step/start" => self.start_step(place, event),
-            "step/end" => self.end(place, event),
-            "user/message" if appends => self.message(event, data),
-            "assistant/chunk" => self.chunk(place, event, data),
-            "assistant/message" if appends => {
+            TURN_START => self.open = (place.0, None),
+            TURN_END => self.end((place.0, None), event),
+            STEP_START => self.start_step(place, event),
+            STEP_END => self.end(place, event),
+            USER_MESSAGE if appends => self.message(event, data),
+            ASSISTANT_CHUNK => self.chunk(place, event, data),
+            ASSISTANT_MESSAGE if appends => {
                 if let Some(step) = self.step(place) {
                     step.settle(event, data);
                 }
             }
-            "llm/retry" => {
+            LLM_RETRY => {
                 if let Some(step) = self.step(place) {
                     step.retry();
                 }
                 self.retry(data, |retry| retry.schedule(event.seq, place, data));
             }
-            "llm/retry-started" => self.retry(data, |retry| retry.start(data)),
-            "tool/call" => self.tool(data.get("callId"), |tool| tool.call(event, place, data)),
-            "tool/result" if appends => self.tool(tool::result_call_id(data), |tool| tool.result(event, place, data)),
+            LLM_RETRY_STARTED => self.retry(data, |retry| retry.start(data)),
+            TOOL_CALL => self.tool(data.get("callId"), |tool| tool.call(event, place, data)),
+            TOOL_RESULT if appends => self.tool(tool::result_call_id(data), |tool| tool.result(event, place, data)),
             "agent/inbox/spliced" => self.splice(data),
             _ => {}
         }
