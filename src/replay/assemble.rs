@@ -144,7 +144,7 @@ impl Assembler {
     /// Its `blocks` entries must match all blocks seen, or it is dropped whole; entries of blocks that were left out
     /// go with them, and then nothing but `response` and `blocks` remains.
     pub fn replay_state(&self) -> Result<Option<String>, StreamError> {
-        self.blocks()?;
+        self.blocks.iter().try_for_each(Block::check)?;
         let Some(state) = self.finish.as_ref().and_then(|finish| finish.replay_state.as_deref()) else {
             return Ok(None);
         };
@@ -192,6 +192,14 @@ impl Assembler {
 }
 
 impl Block {
+    /// Whether it can be emitted.
+    fn check(&self) -> Result<(), StreamError> {
+        match (&self.kind, &self.state) {
+            (BlockKind::Other(name), State::Open(_)) => Err(StreamError::Incomplete(name.clone())),
+            _ => Ok(()),
+        }
+    }
+
     fn emit(&self) -> Result<String, StreamError> {
         let buffers = match &self.state {
             State::Closed { json, .. } => return Ok(json.clone()),

@@ -1,7 +1,7 @@
 //! The model calls of a log: which chunks each has, how it ended, what it used (reference 5.2, 5.3, 5.4).
 //!
 //! An attempt is one model call inside a step. A failed one leaves its chunks in the log and nothing on the surface,
-//! so this is the only fold that sees it. Invariant: every `assistant/chunk` belongs to exactly one attempt, and
+//! so this is the only fold that sees it; a call that sent nothing and was not retried leaves no mark at all. Invariant: every `assistant/chunk` belongs to exactly one attempt, and
 //! usage is counted once per attempt however often the stream and the message repeat it.
 
 use super::chunk::Chunk;

@@ -24,6 +24,19 @@ pub(crate) fn value(text: &str) -> Value {
     serde_json::from_str(text).unwrap_or_else(|e| panic!("{text}: {e}"))
 }
 
+/// Payloads that no reader expects.
+const BROKEN: [&str; 9] = [
+    "",
+    "[null]",
+    "\u{0}",
+    r#"{"turn":null,"step":[],"chunk":null,"callId":7,"retryId":{},"inserted":3}"#,
+    r#"{"turn":1e300,"step":-0.5,"chunk":{"type":["text-delta"]},"retry":1e308}"#,
+    r#"{"message":7,"content":"x","source":[],"reason":[],"usage":5}"#,
+    r#"{"message":{"content":[7,null,[],{"type":"tool-call"},{"type":1}],"source":[],"id":{}},"usage":{"outputTokens":-1}}"#,
+    r#"{"target":"next-step","start":1e15,"removedCount":-1,"inserted":[null,{"id":null}],"outcome":{}}"#,
+    r#"{"message":{"content":{"0":1},"source":{"callId":null,"kind":null}},"error":[],"todos":{},"agentPreset":1}"#,
+];
+
 /// An event of any of the types that folds read, plausible or not; the seq is set later.
 fn any_event() -> impl Strategy<Value = NewEvent> {
     let kind = prop::sample::select(vec![
@@ -49,10 +62,11 @@ fn any_event() -> impl Strategy<Value = NewEvent> {
     let (turn, step, id) = (1..3u8, 1..3u8, prop::sample::select(vec!["a", "b", "\\ud800", ""]));
     let surface = prop::option::weighted(0.2, (0..30u64, 0..30u64));
     let sources = prop::option::of(prop::collection::vec(0..40u64, 0..5));
-    let (time_ms, broken) = (0..5000i64, prop::bool::weighted(0.05));
+    let broken = prop::sample::select(BROKEN.to_vec());
+    let (time_ms, broken) = (-5000..5000i64, prop::option::weighted(0.1, broken));
     (kind, (turn, step, id), any_chunk(), surface, sources, (time_ms, broken)).prop_map(
         |(kind, (turn, step, id), chunk, surface, sources, (time_ms, broken))| {
-            let data = if broken { "[null]".to_owned() } else { payload(kind, (turn, step, id), &chunk) };
+            let data = broken.map_or_else(|| payload(kind, (turn, step, id), &chunk), str::to_owned);
             let is_node = matches!(kind, "user/message" | "assistant/message" | "tool/result");
             let seq = |n| Seq::new(n).unwrap();
             let op = surface.map_or(SurfaceOp::Append, |(a, b)| SurfaceOp::Replace { start: seq(a), end: seq(b) });
