@@ -135,7 +135,7 @@ impl UsageTotals {
     }
 }
 
-/// The state of the fold. Grows by one entry per attempt.
+/// The state of the fold. Grows by one entry per attempt. May begin at any turn or step bracket of a log.
 ///
 /// Laws: feeding events one by one equals feeding them at once; no event is an error; the attempts with chunks begin
 /// exactly at the dispatch boundaries of [`Dispatches`].

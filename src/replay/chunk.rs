@@ -165,6 +165,17 @@ impl<'d, 't> Chunk<'d, 't> {
         Err(StreamError::UnknownChunk(String::from_utf8_lossy(&kind.decode()).into_owned()))
     }
 
+    /// The block that it is about.
+    pub fn index(&self) -> Option<Index> {
+        match self {
+            Self::BlockStart { index, .. }
+            | Self::TextDelta { index, .. }
+            | Self::CallDelta { index, .. }
+            | Self::BlockEnd { index, .. } => Some(*index),
+            Self::Usage(_) | Self::Finish { .. } => None,
+        }
+    }
+
     /// Whether it shows that the model has begun to answer: non-empty text or reasoning, call arguments, or a
     /// call's name (reference 5.5).
     pub fn is_token(&self) -> bool {

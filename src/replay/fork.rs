@@ -199,7 +199,13 @@ pub fn cut(events: &[Event], at: ForkAt) -> Result<Cut, ForkError> {
         }
         ForkAt::Anchor(anchor) if last >= Some(anchor) => {
             let from = events.partition_point(|event| event.seq < anchor);
-            first_turn(&events[from..]).ok_or(ForkError::Incomplete { anchor })
+            let mut search = AnchorSearch::default();
+            for event in &events[from..] {
+                if !search.apply(event) {
+                    break;
+                }
+            }
+            search.cut().ok_or(ForkError::Incomplete { anchor })
         }
         ForkAt::Anchor(_) | ForkAt::LastTurn => stem(events).last_turn().ok_or(ForkError::NoCompletedTurn),
     }
@@ -211,14 +217,24 @@ fn stem<'e>(events: impl IntoIterator<Item = &'e Event>) -> Stem {
     stem
 }
 
-/// The cut after the first turn that ends in `events`.
-fn first_turn(events: &[Event]) -> Option<Cut> {
-    let mut stem = Stem::default();
-    for event in events {
-        if stem.last_turn().is_some() && &*event.body.kind == TURN_START {
-            break;
+/// The search for the turn that an anchor means. It is fed the events from the anchor on and costs what that turn costs.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct AnchorSearch {
+    stem: Stem,
+}
+
+impl AnchorSearch {
+    /// Takes the next event; says whether it wants another.
+    pub fn apply(&mut self, event: &Event) -> bool {
+        if self.stem.last_turn().is_some() && *event.body.kind == *TURN_START {
+            return false;
         }
-        stem.apply(event);
+        self.stem.apply(event);
+        true
     }
-    stem.last_turn()
+
+    /// The cut, once no more events are wanted or none are left; `None` if no turn ended.
+    pub fn cut(&self) -> Option<Cut> {
+        self.stem.last_turn()
+    }
 }

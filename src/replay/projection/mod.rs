@@ -95,7 +95,8 @@ type Place = (Option<i64>, Option<i64>);
 
 /// The state of a display.
 ///
-/// Laws: feeding events one by one equals feeding them at once; no event is an error.
+/// Laws: feeding events one by one equals feeding them at once; no event is an error. Growth: what is shown, that is
+/// the text of the log's steps but not of its failed attempts.
 #[derive(Clone, Debug, Default)]
 pub struct Projection {
     open: Place,

@@ -94,7 +94,9 @@ impl Step {
             self.first_token_ms.get_or_insert(event.body.time_ms);
         }
         self.attempt.chunk(chunk);
-        if self.attempt.slots.values().any(DisplayBlock::is_visible) {
+        // Only the slot that the chunk names can have become visible.
+        let slot = chunk.index().and_then(|index| self.attempt.slots.get(&index));
+        if slot.is_some_and(DisplayBlock::is_visible) {
             self.attempt.shown.get_or_insert((event.seq, event.body.time_ms));
         }
     }
