@@ -1,13 +1,15 @@
 //! Fork boundaries, against `fork_core.json`, `fork_host.json`, the public cases on forks, and by laws.
 
 use proptest::prelude::*;
-use quipu::model::{Event, Header, Origin, Seq, json};
+use quipu::model::{Event, Header, Origin, Profile, Seq, json};
+use quipu::replay::admit::Admission;
 use quipu::replay::attempts::Attempts;
 use quipu::replay::fork::{Birth, Cut, ForkAt, ForkError, Stem, cut};
 use quipu::replay::messages;
 use quipu::replay::projection::Projection;
 use quipu::replay::repair::closers;
 use quipu::replay::request;
+use quipu::replay::surface::in_log;
 use quipu::replay::tail::Tail;
 use serde_json::{Value, json};
 
@@ -155,8 +157,14 @@ fn a_late_tool_result_stays_with_the_parent_c37() {
     extend(&mut parent, &[("tool/result", &result)]);
     assert_eq!(child[..8], parent[..8]);
     assert_eq!((child.len(), &*child[8].body.kind), (9, "session/end-seed"));
-    // The child has no call that the late result could answer.
-    assert_eq!(Tail::from_events(&child).pending().count(), 0);
+    // The child has no call that the late result could answer, and its door says so.
+    let mut late = child.clone();
+    extend(&mut late, &[("tool/result", &result)]);
+    let mut door = Admission::from_events(&child).unwrap();
+    assert_eq!(door.tail().pending().count(), 0);
+    assert!(door.clone().admit(Profile::DshStrict, &late[9..], &in_log(&late)).is_err());
+    let reports = door.admit(Profile::Dsh, &late[9..], &in_log(&late)).unwrap();
+    assert!(reports.iter().any(|report| report.breach.rule() == "orphan-result"), "{reports:?}");
 }
 
 #[test]
