@@ -20,6 +20,16 @@
 //! | [`shape`] \[2.3, 2.5, 7.9\] | which payloads a reader insists on | - |
 //! | [`seed`] \[2.3\] | does a reader open this log, and which offence does it name | a refusal changes nothing |
 //! | [`admit`] | may this batch follow | batch = stepwise; a refusal changes nothing; what `dsh` admits, [`seed`] opens, with the closers after it too |
+//! | [`assemble`] \[5.2\] | which blocks, usage and finish a stream adds up to | first-seen order; a refused chunk changes nothing |
+//! | [`attempts`] \[5.3, 5.4\] | which model calls there were, how they ended, what they used | every chunk in one attempt; begins where [`request`] finds dispatches; usage once |
+//! | [`projection`] \[5.5\] | what a display shows of a log or a window of it | no payload breaks it; the answer does not depend on when it was asked |
+//! | [`stats`] \[5.6\] | how many turns and steps, and where the time went | batch = stepwise |
+//! | [`fork`] \[9, 10\] | where a log may be forked, what the child starts with | a child derives what its parent derives at the boundary |
+//! | [`history`] \[11\] | which range of events a page is | contiguous; pages tile the log; whole messages if asked for |
+//! | [`window`] \[12\] | what a following client has, and which page it asks for next | one contiguous range; while something waits, a request is under way |
+//! | [`trace`] \[13.1, 13.2, 13.4\] | what became of an event | one status per event; chains end on the surface |
+//! | [`lineage`] \[13.3\] | which family a session has | the order of insertion does not matter |
+//! | [`filter`], [`text`] \[13.5\] | which events a reader asks for, and what they say | clauses by and, values by or |
 //! | [`mod@line`] \[1.1\] | an event as a line of text, and back | a line reads back as its event |
 //! | [`vocabulary`] \[1.4, 1.5\] | which types there are | known types always pass |
 //!
@@ -30,17 +40,29 @@
 #![deny(clippy::disallowed_methods, clippy::disallowed_types)]
 
 pub mod admit;
+pub mod assemble;
+pub mod attempts;
+pub mod chunk;
+pub mod filter;
+pub mod fork;
+pub mod history;
 pub mod line;
+pub mod lineage;
 pub mod messages;
 pub mod ordinal;
 pub mod pairing;
+pub mod projection;
 pub mod repair;
 pub mod request;
 pub mod seed;
 pub mod shape;
+pub mod stats;
 pub mod surface;
 pub mod tail;
+pub mod text;
+pub mod trace;
 pub mod vocabulary;
+pub mod window;
 
 pub use admit::Admission;
 pub use ordinal::Ordinal;

@@ -2,11 +2,22 @@
 #![allow(clippy::unwrap_used, clippy::print_stdout, missing_docs, reason = "test code")]
 
 mod admit;
+mod assemble;
 mod dsh;
+mod fork;
+mod given;
+mod history;
 mod json;
+mod laws;
+mod lineage;
 mod logs;
+mod persistence;
+mod projection;
 mod repair;
 mod request;
 mod rows;
+mod stats;
 mod surface;
+mod trace;
 mod vectors;
+mod window;
