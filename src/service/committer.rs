@@ -26,18 +26,25 @@ const GROUP_CHANGES_MAX: usize = 4096;
 /// A sync that takes longer makes the watchdog wake another worker.
 const STALL: Duration = Duration::from_millis(20);
 
-/// The group failed: the outcome of its changes is unknown, and no more will be written.
+/// Why a waiter hears that the outcome is unknown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Failed;
+pub(super) enum Unknown {
+    /// The group failed, and no more will be written.
+    Failed,
+    /// The disk has not answered for too long; the group may still become durable.
+    Stalled,
+}
+
+type Answer = oneshot::Sender<Result<(), Unknown>>;
 
 /// Told once everything queued before it is durable. Dropped unanswered only if the runtime goes away.
-pub(super) type Waiter = oneshot::Receiver<Result<(), Failed>>;
+pub(super) type Waiter = oneshot::Receiver<Result<(), Unknown>>;
 
 struct Entry {
     slot: Arc<Slot>,
     /// `None` is a barrier.
     change: Option<Change>,
-    answer: Option<oneshot::Sender<Result<(), Failed>>>,
+    answer: Option<Answer>,
     _permit: Option<Permit>,
 }
 
@@ -57,7 +64,9 @@ pub(super) struct Committer {
 
 struct Shared {
     store: Arc<dyn Store>,
-    queue: Mutex<Queue>,
+    queue: Arc<Mutex<Queue>>,
+    /// Who waits for the group that is being committed.
+    waiting: Arc<Mutex<Vec<Answer>>>,
     window: Duration,
     tasks: TaskTracker,
     handle: Handle,
@@ -66,12 +75,17 @@ struct Shared {
 }
 
 impl Committer {
-    /// A committer on the current runtime. `window` is how long an accepted change may wait for company.
-    pub(super) fn new(store: Arc<dyn Store>, window: Duration, now_ms: fn() -> u64) -> Self {
+    /// A committer on the current runtime. `window` is how long an accepted change may wait for company, `timeout`
+    /// how long a waiter waits for a commit that has begun.
+    pub(super) fn new(store: Arc<dyn Store>, (window, timeout): (Duration, Duration), now_ms: fn() -> u64) -> Self {
         let handle = Handle::current();
-        let watchdog = Watchdog::start(handle.clone());
-        let (queue, tasks) = (Mutex::default(), TaskTracker::new());
-        Self { shared: Arc::new(Shared { store, queue, window, tasks, handle, watchdog, now_ms }) }
+        let (queue, waiting, tasks) = (Arc::default(), Arc::default(), TaskTracker::new());
+        let stalled = {
+            let (queue, waiting) = (Arc::clone(&queue), Arc::clone(&waiting));
+            move || give_up(&queue, &waiting)
+        };
+        let watchdog = Watchdog::start(handle.clone(), timeout, stalled);
+        Self { shared: Arc::new(Shared { store, queue, waiting, window, tasks, handle, watchdog, now_ms }) }
     }
 
     /// Queues a change that nobody waits for; it is written when the window closes, or with the next group.
@@ -156,22 +170,31 @@ impl Shared {
                 changes.push(change);
             }
         }
+        self.waiting.lock().extend(group.iter_mut().filter_map(|entry| entry.answer.take()));
         let time_ms = (self.now_ms)();
         let committed = if changes.is_empty() {
             Ok(())
         } else {
             self.watchdog.during(|| self.store.commit(&changes, time_ms)).map_err(|error| {
                 tracing::error!(%error, changes = changes.len(), "a commit failed");
-                Failed
+                Unknown::Failed
             })
         };
         if committed.is_ok() {
             slots.iter().zip(&changes).for_each(|(slot, change)| settle(slot, change, time_ms));
         }
-        for answer in group.into_iter().filter_map(|entry| entry.answer) {
+        for answer in std::mem::take(&mut *self.waiting.lock()) {
             // A client that went away does not hear the answer.
             let _ = answer.send(committed);
         }
+    }
+}
+
+/// Tells everybody who waits, for the running group or behind it, that the outcome is unknown.
+fn give_up(queue: &Mutex<Queue>, waiting: &Mutex<Vec<Answer>>) {
+    let behind: Vec<Answer> = queue.lock().entries.iter_mut().filter_map(|entry| entry.answer.take()).collect();
+    for answer in std::mem::take(&mut *waiting.lock()).into_iter().chain(behind) {
+        let _ = answer.send(Err(Unknown::Stalled));
     }
 }
 
@@ -184,7 +207,7 @@ fn settle(slot: &Slot, change: &Change, time_ms: u64) {
     }
 }
 
-/// Sees to it that somebody serves while a sync blocks one worker.
+/// Sees to it that somebody serves while a sync blocks one worker, and that nobody waits for ever.
 ///
 /// A worker that blocks may be the one that was about to wait for the sockets; the others sleep until there is work,
 /// so that none might listen. A task from outside wakes one of them.
@@ -196,16 +219,19 @@ struct Watchdog {
 }
 
 impl Watchdog {
-    fn start(handle: Handle) -> Self {
+    fn start(handle: Handle, timeout: Duration, stalled: impl Fn() + Send + 'static) -> Self {
         let (epoch, since, stop) = (Instant::now(), Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
         let (watched, stopped) = (since.clone(), stop.clone());
         let watch = move || {
             while !stopped.load(Ordering::Relaxed) {
                 std::thread::sleep(STALL);
                 let since = watched.load(Ordering::Relaxed);
-                let now = epoch.elapsed().as_millis() as u64 + 1;
-                if since != 0 && now > since + STALL.as_millis() as u64 {
+                let took = Duration::from_millis((epoch.elapsed().as_millis() as u64 + 1).saturating_sub(since));
+                if since != 0 && took > STALL {
                     handle.spawn(async {});
+                }
+                if since != 0 && took > timeout {
+                    stalled();
                 }
             }
         };

@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use self::budget::Budget;
-use self::committer::{Committer, Waiter};
+use self::committer::{Committer, Unknown, Waiter};
 use self::session::{Live, Slot, State};
 use self::slots::Slots;
 use crate::codec::Chain;
@@ -147,7 +147,7 @@ impl Service {
         let inner = Inner {
             store_id: store.id(),
             slots: Slots::new(store.clone(), options.idle_sessions_max),
-            committer: Committer::new(store.clone(), options.accept_window, now_ms),
+            committer: Committer::new(store.clone(), (options.accept_window, options.commit_timeout), now_ms),
             appends: Budget::new(options.append_budget_bytes),
             reads: Budget::new(options.reads_max),
             draining: AtomicBool::new(false),
@@ -194,7 +194,7 @@ impl Service {
                 }
             }
         };
-        self.durable(waiter).await?;
+        durable(waiter).await?;
         Ok((session, existed))
     }
 
@@ -235,7 +235,7 @@ impl Service {
             *state = State::Absent;
             (head, waiter)
         };
-        self.durable(waiter).await?;
+        durable(waiter).await?;
         Ok(head)
     }
 
@@ -270,8 +270,9 @@ impl Service {
                 Some((self.inner.committer.submit(&slot, Some(change), Some(permit)), head))
             }
         };
-        let Some((waiter, head)) = waiter else { return self.repeated(append, &slot).await };
-        self.durable(waiter).await?;
+        // Boxed: the rare way must not make the future of every append larger.
+        let Some((waiter, head)) = waiter else { return Box::pin(self.repeated(append, &slot)).await };
+        durable(waiter).await?;
         let head = Head { durable_next_seq: head.next_seq, updated_ms: now_ms(), ..head };
         Ok(Appended { head, level: AckLevel::Durable, deduplicated: false })
     }
@@ -299,7 +300,7 @@ impl Service {
         if append.level == AckLevel::Accepted {
             return Ok(Appended { head, level: AckLevel::Accepted, deduplicated: true });
         }
-        self.durable(waiter).await?;
+        durable(waiter).await?;
         let head = Head { durable_next_seq: head.durable_next_seq.max(head.next_seq), ..head };
         Ok(Appended { head, level: AckLevel::Durable, deduplicated: true })
     }
@@ -311,7 +312,7 @@ impl Service {
             let state = slot.state.lock();
             (live(&state, key)?.head(self.inner.store_id), self.inner.committer.submit(&slot, None, None))
         };
-        self.durable(waiter).await?;
+        durable(waiter).await?;
         Ok(Head { durable_next_seq: head.next_seq, ..head })
     }
 
@@ -358,14 +359,16 @@ impl Service {
             }
         }
     }
+}
 
-    async fn durable(&self, waiter: Waiter) -> Result<(), Error> {
-        match tokio::time::timeout(self.inner.options.commit_timeout, waiter).await {
-            Ok(Ok(Ok(()))) => Ok(()),
-            Ok(Ok(Err(committer::Failed)) | Err(_)) => {
-                Err(Error::new(Reason::SyncFailed, "the disk failed while the request waited; the outcome is unknown"))
-            }
-            Err(_) => Err(Error::new(Reason::SyncTimeout, "the disk did not answer in time; the outcome is unknown")),
+async fn durable(waiter: Waiter) -> Result<(), Error> {
+    match waiter.await {
+        Ok(Ok(())) => Ok(()),
+        Ok(Err(Unknown::Stalled)) => {
+            Err(Error::new(Reason::SyncTimeout, "the disk did not answer in time; the outcome is unknown"))
+        }
+        Ok(Err(Unknown::Failed)) | Err(_) => {
+            Err(Error::new(Reason::SyncFailed, "the disk failed while the request waited; the outcome is unknown"))
         }
     }
 }

@@ -30,15 +30,20 @@ impl Slots {
     pub(super) async fn get(&self, key: &SessionKey) -> Result<Arc<Slot>, Error> {
         let slot = self.slot(key);
         if matches!(*slot.state.lock(), State::Unknown) {
-            let (store, name) = (self.store.clone(), key.clone());
-            let found = blocking(move || store.find(&name)).await??;
-            let mut state = slot.state.lock();
-            // Somebody else may have been faster, and may have changed it since.
-            if matches!(*state, State::Unknown) {
-                *state = found.map_or(State::Absent, |found| State::Live(Live::from(found)));
-            }
+            Box::pin(self.load(key, &slot)).await?;
         }
         Ok(slot)
+    }
+
+    async fn load(&self, key: &SessionKey, slot: &Slot) -> Result<(), Error> {
+        let (store, name) = (self.store.clone(), key.clone());
+        let found = blocking(move || store.find(&name)).await??;
+        let mut state = slot.state.lock();
+        // Somebody else may have been faster, and may have changed it since.
+        if matches!(*state, State::Unknown) {
+            *state = found.map_or(State::Absent, |found| State::Live(Live::from(found)));
+        }
+        Ok(())
     }
 
     fn slot(&self, key: &SessionKey) -> Arc<Slot> {

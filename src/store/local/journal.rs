@@ -13,6 +13,9 @@ use crate::codec::frame::{
 };
 use crate::store::{Change, StoreError};
 
+/// What the page cache reads and writes at once.
+const PAGE: u64 = 4096;
+
 /// Where the next group goes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Cursor {
@@ -52,8 +55,7 @@ impl Journal {
     pub(super) fn append(&mut self, changes: &[Change], time_ms: u64) -> Result<Vec<Written>, StoreError> {
         let mut written = self.encode(changes);
         let body_bytes = self.buffer.len() - GROUP_HEADER_BYTES;
-        self.buffer.resize(self.buffer.len().next_multiple_of(SECTOR), 0);
-        let bytes = self.buffer.len() as u64;
+        let bytes = self.buffer.len().next_multiple_of(SECTOR) as u64;
         if self.cursor.offset + bytes > self.current.declared_bytes {
             if SEGMENT_HEADER_BYTES as u64 + bytes > self.current.declared_bytes {
                 return Err(StoreError::Defect(format!("a group of {bytes} bytes does not fit into a segment")));
@@ -62,6 +64,10 @@ impl Journal {
             self.cursor = Cursor { segment: self.current.number, offset: SEGMENT_HEADER_BYTES as u64, ..self.cursor };
         }
         self.seal(body_bytes as u32, changes.len() as u32, time_ms);
+        // Written to the end of the page, so that the kernel never has to read one to complete it. What lies beyond
+        // the group is zero already.
+        let end = (self.cursor.offset + bytes).next_multiple_of(PAGE).min(self.current.declared_bytes);
+        self.buffer.resize((end - self.cursor.offset) as usize, 0);
         self.current
             .write_durably(self.cursor.offset, &self.buffer)
             .map_err(|e| StoreError::Poisoned(format!("journal segment {}: {e}", self.cursor.segment).into()))?;
