@@ -209,6 +209,7 @@ mod path {
     }
 }
 
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "all kinds of value share one signature")]
 mod format {
     use super::LogFormat;
 
@@ -227,6 +228,7 @@ mod format {
 }
 
 /// Byte counts: `4096`, `64KiB`, `8MiB`, `1GiB`.
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "all kinds of value share one signature")]
 mod wide {
     const UNITS: [(&str, u64); 3] = [("KiB", 1 << 10), ("MiB", 1 << 20), ("GiB", 1 << 30)];
 
@@ -243,6 +245,7 @@ mod wide {
     }
 }
 
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "all kinds of value share one signature")]
 mod size {
     pub(super) fn show(value: &usize) -> String {
         super::wide::show(&(*value as u64))

@@ -94,9 +94,9 @@ fn start_logging(config: &Config) -> Result<(), tracing_subscriber::filter::Pars
     };
     let logs = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
     if is_text {
-        logs.init()
+        logs.init();
     } else {
-        logs.json().flatten_event(true).init()
+        logs.json().flatten_event(true).init();
     }
     Ok(())
 }

@@ -66,8 +66,11 @@ pub(super) fn name(reason: pb::ErrorReason) -> &'static str {
 impl From<Error> for Status {
     fn from(error: Error) -> Self {
         let (code, reason) = row(error.reason);
-        let mut info =
-            ErrorInfo { reason: name(reason).to_owned(), domain: DOMAIN.to_owned(), metadata: Default::default() };
+        let mut info = ErrorInfo {
+            reason: name(reason).to_owned(),
+            domain: DOMAIN.to_owned(),
+            metadata: std::collections::HashMap::new(),
+        };
         let detail = match error.fact {
             Fact::None => None,
             Fact::Field(field) => {

@@ -127,8 +127,8 @@ impl DataDir {
     }
 
     fn fresh(&self, name: &str) -> PathBuf {
-        let free = (0..).map(|n| self.quarantine().join(format!("{name}-{n}"))).find(|path| !path.exists());
-        free.unwrap_or_else(|| self.quarantine().join(name))
+        let path = |n: u32| self.quarantine().join(format!("{name}-{n}"));
+        (0..u32::MAX).map(path).find(|path| !path.exists()).unwrap_or_else(|| path(u32::MAX))
     }
 }
 
@@ -138,7 +138,7 @@ fn write_durably(path: &Path, bytes: &[u8]) -> io::Result<()> {
     file.write_all(bytes)?;
     file.sync_all()?;
     fs::rename(&draft, path)?;
-    File::open(path.parent().unwrap_or(Path::new(".")))?.sync_all()
+    File::open(path.parent().unwrap_or_else(|| Path::new(".")))?.sync_all()
 }
 
 fn parse_format(text: &str, path: &Path) -> Result<[u8; 16], OpenError> {

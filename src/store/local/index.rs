@@ -176,7 +176,8 @@ impl Index {
                 let entry = bytes.map(|bytes| decode_entry(cursor.log, &bytes)).transpose()?;
                 match entry.filter(|entry| entry.session.updated_ms == cursor.updated_ms) {
                     Some(entry) => {
-                        if !visit(entry) {
+                        let goes_on = visit(entry);
+                        if !goes_on {
                             break;
                         }
                     }
@@ -192,7 +193,7 @@ impl Index {
     /// Stores the changes of a table, then the mark, each on stable storage before the next.
     pub(super) fn write(&self, table: &Table) -> Result<(), Broken> {
         guarded(|| {
-            let mut batch = Batch { index: self, batch: sled::Batch::default(), entries: 0 };
+            let mut batch = Batch { index: self, changes: sled::Batch::default(), entries: 0 };
             table.logs.values().try_for_each(|entry| batch.entry(entry))?;
             table.names.iter().try_for_each(|(key, log)| batch.name(key, *log))?;
             batch.apply()?;
@@ -212,7 +213,7 @@ impl Index {
 
 struct Batch<'a> {
     index: &'a Index,
-    batch: sled::Batch,
+    changes: sled::Batch,
     entries: usize,
 }
 
@@ -237,15 +238,12 @@ impl Batch<'_> {
 
     fn name(&mut self, key: &SessionKey, log: Option<LogId>) -> Result<(), Broken> {
         let is_new = !self.index.db.contains_key(name_key(key))?;
-        match log {
-            Some(log) => {
-                self.index.names.fetch_add(u64::from(is_new), Ordering::Relaxed);
-                self.insert(name_key(key), log.0.to_be_bytes().to_vec())
-            }
-            None => {
-                self.index.names.fetch_sub(u64::from(!is_new), Ordering::Relaxed);
-                self.remove(name_key(key))
-            }
+        if let Some(log) = log {
+            self.index.names.fetch_add(u64::from(is_new), Ordering::Relaxed);
+            self.insert(name_key(key), log.0.to_be_bytes().to_vec())
+        } else {
+            self.index.names.fetch_sub(u64::from(!is_new), Ordering::Relaxed);
+            self.remove(name_key(key))
         }
     }
 
@@ -253,22 +251,22 @@ impl Batch<'_> {
         if key.len() > KEY_BYTES_MAX || value.len() > VALUE_BYTES_MAX {
             return Err(Broken(format!("an entry of {} and {} bytes is too large", key.len(), value.len())));
         }
-        self.batch.insert(key, value);
+        self.changes.insert(key, value);
         self.count()
     }
 
     fn remove(&mut self, key: Vec<u8>) -> Result<(), Broken> {
-        self.batch.remove(key);
+        self.changes.remove(key);
         self.count()
     }
 
     fn count(&mut self) -> Result<(), Broken> {
         self.entries += 1;
-        if self.entries % BATCH_ENTRIES_MAX == 0 { self.apply() } else { Ok(()) }
+        if self.entries.is_multiple_of(BATCH_ENTRIES_MAX) { self.apply() } else { Ok(()) }
     }
 
     fn apply(&mut self) -> Result<(), Broken> {
-        self.index.db.apply_batch(std::mem::take(&mut self.batch))?;
+        self.index.db.apply_batch(std::mem::take(&mut self.changes))?;
         Ok(())
     }
 }

@@ -461,13 +461,13 @@ impl Shared {
         let view = self.view.read();
         let base = Base { frozen: view.frozen.as_deref(), index: view.index.as_deref() };
         let tables = [view.frozen.as_deref(), Some(&view.table)];
-        let in_tables = tables.into_iter().flatten().filter_map(|table| table.logs.get(&log));
+        let mut in_tables = tables.into_iter().flatten().filter_map(|table| table.logs.get(&log));
         let mut recent: Vec<Place> = Vec::new();
         for entry in in_tables.clone() {
             let start = entry.places.partition_point(|place| place.next_seq() <= from);
             recent.extend(entry.places[start..].iter().take(RUNS_MAX));
         }
-        let entry = match in_tables.last() {
+        let entry = match in_tables.next_back() {
             Some(entry) => Some(Entry { places: Vec::new(), ..entry.clone() }),
             None => base.entry(log)?,
         };

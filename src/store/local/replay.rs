@@ -68,7 +68,7 @@ pub(super) fn replay(
     let mut replay = Replay { store: u64::from_le_bytes(half), sink, outcome };
     let wanted: Vec<_> = segments.iter().filter(|segment| segment.number >= from.segment).collect();
     // Only segments after the last one with a group may be empty; its end is the end of the journal.
-    let last = wanted.iter().rposition(|segment| replay.starts_with_group(segment));
+    let last = wanted.iter().rposition(|segment| starts_with_group(segment));
     for (index, segment) in wanted.iter().enumerate() {
         let start = if segment.number == from.segment { from.offset } else { SEGMENT_HEADER_BYTES as u64 };
         if last.is_none_or(|last| index > last) && segment.number != from.segment {
@@ -81,6 +81,11 @@ pub(super) fn replay(
     Ok(replay.outcome)
 }
 
+fn starts_with_group(segment: &Segment) -> bool {
+    let sector = segment.read(SEGMENT_HEADER_BYTES as u64, SECTOR);
+    sector.is_ok_and(|sector| sector.iter().any(|&byte| byte != 0))
+}
+
 struct Replay<'a> {
     store: u64,
     sink: &'a mut dyn Sink,
@@ -88,11 +93,6 @@ struct Replay<'a> {
 }
 
 impl Replay<'_> {
-    fn starts_with_group(&self, segment: &Segment) -> bool {
-        let sector = segment.read(SEGMENT_HEADER_BYTES as u64, SECTOR);
-        sector.is_ok_and(|sector| sector.iter().any(|&byte| byte != 0))
-    }
-
     /// A spare: nothing was committed in it. Bytes that are there anyway are what a crash left of its first group.
     fn check_empty(&mut self, segment: &Segment) -> Result<(), StoreError> {
         let start = SEGMENT_HEADER_BYTES as u64;

@@ -125,6 +125,7 @@ impl Segment {
 
     /// A segment on another device.
     #[cfg(test)]
+    #[allow(dead_code, reason = "used by the tests of the engine")]
     pub(super) fn on(number: u64, bytes: u64, device: Box<dyn Device>) -> Self {
         Self { number, declared_bytes: bytes, actual_bytes: bytes, device }
     }
