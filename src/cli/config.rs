@@ -24,8 +24,8 @@ pub struct Config {
     pub log: String,
     /// How it is logged.
     pub log_format: LogFormat,
-    /// Threads that serve; 0 for one per core, at least two.
-    pub worker_threads: usize,
+    /// Loops that serve; 0 for half as many as there are cores.
+    pub serving_loops: usize,
     /// Time that a shutdown may take.
     pub drain_timeout: Duration,
     /// The service.
@@ -61,7 +61,7 @@ impl Default for Config {
             insecure: false,
             log: "info".to_owned(),
             log_format: LogFormat::Auto,
-            worker_threads: 0,
+            serving_loops: 0,
             drain_timeout: Duration::from_secs(20),
             service: service::Options::default(),
             store: store::local::Options::default(),
@@ -165,7 +165,7 @@ pub const SETTINGS: [Setting; 24] = [
     setting!(insecure, "true|false", plain, insecure, "allow a listen address that is not loopback"),
     setting!(log, "FILTER", plain, log, "what is logged, e.g. info or quipu=debug"),
     setting!(log_format, "auto|text|json", format, log_format, "how; auto is text on a terminal, JSON elsewhere"),
-    setting!(worker_threads, "COUNT", plain, worker_threads, "threads that serve; 0 is one per core, at least two"),
+    setting!(serving_loops, "COUNT", plain, serving_loops, "single-threaded loops that serve; 0 is half the cores"),
     setting!(drain_timeout, "TIME", time, drain_timeout, "time that a shutdown may take"),
     setting!(event_bytes_max, "SIZE", size, service.limits.event_bytes_max, "largest data of one event, at most 64MiB"),
     setting!(batch_events_max, "COUNT", plain, service.limits.batch_events_max, "most events of one append"),

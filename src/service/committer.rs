@@ -1,10 +1,10 @@
 //! The one place where changes are committed: a queue, groups, one sync each, answers to everybody.
 //!
 //! Group commit without a timer: while one group is being synced the next one gathers, so that the sync is the
-//! window. The committer is a task of the serving runtime, started by whoever finds it idle, and it writes and syncs
-//! on the worker thread that runs it. That is a blocking call on the runtime, on purpose: handing each group to a
-//! thread of its own and back costs a third of the unary rate (measured; see README, "Performance"). The price is one
-//! busy worker during a sync, so there are always at least two, and a watchdog wakes another one when a sync stalls.
+//! window. The committer is a task of a serving loop, started by whoever finds it idle, and it writes and syncs on
+//! the thread of that loop. That is a blocking call on the runtime, on purpose: handing each group to a thread of its
+//! own and back costs a third of the unary rate (measured; README, "Performance"). What it costs is that the loop
+//! serves nobody during a sync; a watchdog tells when that takes long, and answers those who wait too long.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -23,8 +23,10 @@ use crate::store::{Change, Store};
 /// Bytes and changes of one group.
 const GROUP_BYTES_MAX: usize = 4 << 20;
 const GROUP_CHANGES_MAX: usize = 4096;
-/// A sync that takes longer makes the watchdog wake another worker.
+/// A commit that takes longer is a stall.
 const STALL: Duration = Duration::from_millis(20);
+/// How often the watchdog looks.
+const WATCH: Duration = Duration::from_millis(50);
 
 /// Why a waiter hears that the outcome is unknown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,6 +62,8 @@ struct Queue {
 #[derive(Clone)]
 pub(super) struct Committer {
     shared: Arc<Shared>,
+    /// Runs the commits that calls of this handle start.
+    leader: Handle,
 }
 
 struct Shared {
@@ -69,7 +73,6 @@ struct Shared {
     waiting: Arc<Mutex<Vec<Answer>>>,
     window: Duration,
     tasks: TaskTracker,
-    handle: Handle,
     watchdog: Watchdog,
     now_ms: fn() -> u64,
 }
@@ -78,14 +81,24 @@ impl Committer {
     /// A committer on the current runtime. `window` is how long an accepted change may wait for company, `timeout`
     /// how long a waiter waits for a commit that has begun.
     pub(super) fn new(store: Arc<dyn Store>, (window, timeout): (Duration, Duration), now_ms: fn() -> u64) -> Self {
-        let handle = Handle::current();
         let (queue, waiting, tasks) = (Arc::default(), Arc::default(), TaskTracker::new());
         let stalled = {
             let (queue, waiting) = (Arc::clone(&queue), Arc::clone(&waiting));
             move || give_up(&queue, &waiting)
         };
-        let watchdog = Watchdog::start(handle.clone(), timeout, stalled);
-        Self { shared: Arc::new(Shared { store, queue, waiting, window, tasks, handle, watchdog, now_ms }) }
+        let watchdog = Watchdog::start(timeout, stalled);
+        let shared = Arc::new(Shared { store, queue, waiting, window, tasks, watchdog, now_ms });
+        Self { shared, leader: Handle::current() }
+    }
+
+    /// The same committer, its commits started on another runtime.
+    pub(super) fn led_by(&self, leader: Handle) -> Self {
+        Self { shared: self.shared.clone(), leader }
+    }
+
+    /// Whether a commit has been waiting for the disk for long.
+    pub(super) fn is_stalled(&self) -> bool {
+        self.shared.watchdog.took().is_some_and(|took| took > STALL)
     }
 
     /// Queues a change that nobody waits for; it is written when the window closes, or with the next group.
@@ -97,13 +110,13 @@ impl Committer {
         queue.entries.push_back(entry);
         if !queue.running && !queue.armed {
             queue.armed = true;
-            let shared = self.shared.clone();
+            let (shared, leader) = (self.shared.clone(), self.leader.clone());
             self.shared.tasks.spawn_on(
                 async move {
                     tokio::time::sleep(shared.window).await;
-                    shared.start(&mut shared.queue.lock());
+                    shared.start(&mut shared.queue.lock(), &leader);
                 },
-                &self.shared.handle,
+                &self.leader,
             );
         }
     }
@@ -116,23 +129,23 @@ impl Committer {
         let entry = Entry { slot: slot.clone(), change, answer: Some(answer), _permit: permit };
         let mut queue = self.shared.queue.lock();
         queue.entries.push_back(entry);
-        self.shared.start(&mut queue);
+        self.shared.start(&mut queue, &self.leader);
         waiter
     }
 
     /// Writes what is queued and waits for the end of all tasks.
     pub(super) async fn drain(&self) {
-        self.shared.start(&mut self.shared.queue.lock());
+        self.shared.start(&mut self.shared.queue.lock(), &self.leader);
         self.shared.tasks.close();
         self.shared.tasks.wait().await;
     }
 }
 
 impl Shared {
-    fn start(self: &Arc<Self>, queue: &mut Queue) {
+    fn start(self: &Arc<Self>, queue: &mut Queue, leader: &Handle) {
         if !queue.running && !queue.entries.is_empty() {
             queue.running = true;
-            self.tasks.spawn_on(self.clone().run(), &self.handle);
+            self.tasks.spawn_on(self.clone().run(), leader);
         }
     }
 
@@ -207,10 +220,7 @@ fn settle(slot: &Slot, change: &Change, time_ms: u64) {
     }
 }
 
-/// Sees to it that somebody serves while a sync blocks one worker, and that nobody waits for ever.
-///
-/// A worker that blocks may be the one that was about to wait for the sockets; the others sleep until there is work,
-/// so that none might listen. A task from outside wakes one of them.
+/// Measures how long the disk takes, from a thread that does not wait for it.
 struct Watchdog {
     epoch: Instant,
     /// Milliseconds since the epoch at which the running commit began, plus one; 0 when none runs.
@@ -219,25 +229,20 @@ struct Watchdog {
 }
 
 impl Watchdog {
-    fn start(handle: Handle, timeout: Duration, stalled: impl Fn() + Send + 'static) -> Self {
+    fn start(timeout: Duration, stalled: impl Fn() + Send + 'static) -> Self {
         let (epoch, since, stop) = (Instant::now(), Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
         let (watched, stopped) = (since.clone(), stop.clone());
         let watch = move || {
             while !stopped.load(Ordering::Relaxed) {
-                std::thread::sleep(STALL);
-                let since = watched.load(Ordering::Relaxed);
-                let took = Duration::from_millis((epoch.elapsed().as_millis() as u64 + 1).saturating_sub(since));
-                if since != 0 && took > STALL {
-                    handle.spawn(async {});
-                }
-                if since != 0 && took > timeout {
+                std::thread::sleep(WATCH);
+                if took(epoch, &watched).is_some_and(|took| took > timeout) {
                     stalled();
                 }
             }
         };
         let started = std::thread::Builder::new().name("quipu-watchdog".to_owned()).spawn(watch);
         if let Err(error) = started {
-            tracing::warn!(%error, "no watchdog: a stalled disk may also stall reads");
+            tracing::warn!(%error, "no watchdog: appends wait for a stalled disk without end");
         }
         Self { epoch, since, stop }
     }
@@ -248,6 +253,16 @@ impl Watchdog {
         self.since.store(0, Ordering::Relaxed);
         done
     }
+
+    fn took(&self) -> Option<Duration> {
+        took(self.epoch, &self.since)
+    }
+}
+
+/// How long the running commit takes already, if one runs.
+fn took(epoch: Instant, since: &AtomicU64) -> Option<Duration> {
+    let began = since.load(Ordering::Relaxed).checked_sub(1)?;
+    Some(epoch.elapsed().saturating_sub(Duration::from_millis(began)))
 }
 
 impl Drop for Watchdog {

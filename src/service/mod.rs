@@ -123,6 +123,7 @@ impl Default for Options {
 #[derive(Clone)]
 pub struct Service {
     inner: Arc<Inner>,
+    committer: Committer,
 }
 
 struct Inner {
@@ -130,7 +131,6 @@ struct Inner {
     store_id: [u8; 16],
     options: Options,
     slots: Slots,
-    committer: Committer,
     appends: Budget,
     reads: Budget,
     draining: AtomicBool,
@@ -144,17 +144,29 @@ fn now_ms() -> u64 {
 impl Service {
     /// A service over an engine, on the current runtime.
     pub fn new(store: Arc<dyn Store>, options: Options) -> Self {
+        let waits = (options.accept_window, options.commit_timeout);
+        let committer = Committer::new(store.clone(), waits, now_ms);
         let inner = Inner {
             store_id: store.id(),
             slots: Slots::new(store.clone(), options.idle_sessions_max),
-            committer: Committer::new(store.clone(), (options.accept_window, options.commit_timeout), now_ms),
             appends: Budget::new(options.append_budget_bytes),
             reads: Budget::new(options.reads_max),
             draining: AtomicBool::new(false),
             store,
             options,
         };
-        Self { inner: Arc::new(inner) }
+        Self { inner: Arc::new(inner), committer }
+    }
+
+    /// The same service, its commits led by another runtime: the thread that runs them waits for the disk.
+    #[must_use]
+    pub fn led_by(&self, leader: tokio::runtime::Handle) -> Self {
+        Self { inner: self.inner.clone(), committer: self.committer.led_by(leader) }
+    }
+
+    /// Whether the disk takes long for the running commit.
+    pub fn is_stalled(&self) -> bool {
+        self.committer.is_stalled()
     }
 
     /// Creates a session, durably; says whether the very same session was there already. Without a creation time in
@@ -177,7 +189,7 @@ impl Service {
                         let message = format!("`{key}` exists with another header or profile");
                         return Err(Error::new(Reason::SessionExists, message));
                     }
-                    (live.session(self.inner.store_id), true, self.inner.committer.submit(&slot, None, None))
+                    (live.session(self.inner.store_id), true, self.committer.submit(&slot, None, None))
                 }
                 State::Absent | State::Unknown => {
                     let now_ms = now_ms();
@@ -188,7 +200,7 @@ impl Service {
                     let log = self.inner.store.allot();
                     let live = Live::new(log, birth.clone(), now_ms);
                     let session = live.session(self.inner.store_id);
-                    let waiter = self.inner.committer.submit(&slot, Some(Change::Create { log, birth }), None);
+                    let waiter = self.committer.submit(&slot, Some(Change::Create { log, birth }), None);
                     *state = State::Live(live);
                     (session, false, waiter)
                 }
@@ -231,7 +243,7 @@ impl Service {
             live.check_incarnation(incarnation)?;
             let head = live.head(self.inner.store_id);
             let change = Change::Delete { log: live.log, next_seq: live.next_seq, chain: live.chain };
-            let waiter = self.inner.committer.submit(&slot, Some(change), None);
+            let waiter = self.committer.submit(&slot, Some(change), None);
             *state = State::Absent;
             (head, waiter)
         };
@@ -264,10 +276,10 @@ impl Service {
                 let change = Change::Append { log: live.log, run };
                 let head = live.head(self.inner.store_id);
                 if append.level == AckLevel::Accepted {
-                    self.inner.committer.accept(&slot, change, permit);
+                    self.committer.accept(&slot, change, permit);
                     return Ok(Appended { head, level: AckLevel::Accepted, deduplicated: false });
                 }
-                Some((self.inner.committer.submit(&slot, Some(change), Some(permit)), head))
+                Some((self.committer.submit(&slot, Some(change), Some(permit)), head))
             }
         };
         // Boxed: the rare way must not make the future of every append larger.
@@ -295,7 +307,7 @@ impl Service {
                 };
                 return Err(live.conflict(store_id, Reason::SeqConflict, message, Some(at)));
             }
-            (live.head(store_id), self.inner.committer.submit(slot, None, None))
+            (live.head(store_id), self.committer.submit(slot, None, None))
         };
         if append.level == AckLevel::Accepted {
             return Ok(Appended { head, level: AckLevel::Accepted, deduplicated: true });
@@ -310,7 +322,7 @@ impl Service {
         let slot = self.inner.slots.get(key).await?;
         let (head, waiter) = {
             let state = slot.state.lock();
-            (live(&state, key)?.head(self.inner.store_id), self.inner.committer.submit(&slot, None, None))
+            (live(&state, key)?.head(self.inner.store_id), self.committer.submit(&slot, None, None))
         };
         durable(waiter).await?;
         Ok(Head { durable_next_seq: head.next_seq, ..head })
@@ -329,7 +341,7 @@ impl Service {
     /// Refuses writes, commits what was accepted, and closes the engine.
     pub async fn close(&self) {
         self.refuse_writes();
-        self.inner.committer.drain().await;
+        self.committer.drain().await;
         let store = self.inner.store.clone();
         if blocking(move || store.close()).await.is_err() {
             tracing::error!("closing the store panicked");

@@ -1,1 +1,2 @@
-
+//! The server and its clients, as processes and in this one.
+#![allow(missing_docs, reason = "test code")]
