@@ -7,6 +7,7 @@
 //! busy worker during a sync, so there are always at least two, and a watchdog wakes another one when a sync stalls.
 
 use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -62,6 +63,8 @@ struct Shared {
     tasks: TaskTracker,
     handle: Handle,
     watchdog: Watchdog,
+    /// A commit failed: nothing more is stored, and nothing that was not durable will be.
+    failed: AtomicBool,
     now_ms: fn() -> u64,
 }
 
@@ -71,7 +74,8 @@ impl Committer {
         let handle = Handle::current();
         let watchdog = Watchdog::start(handle.clone());
         let (queue, tasks) = (Mutex::default(), TaskTracker::new());
-        Self { shared: Arc::new(Shared { store, queue, window, tasks, handle, watchdog, now_ms }) }
+        let failed = AtomicBool::new(false);
+        Self { shared: Arc::new(Shared { store, queue, window, tasks, handle, watchdog, failed, now_ms }) }
     }
 
     /// Queues a change that nobody waits for; it is written when the window closes, or with the next group.
@@ -104,6 +108,11 @@ impl Committer {
         queue.entries.push_back(entry);
         self.shared.start(&mut queue);
         waiter
+    }
+
+    /// Whether a commit failed, so that none will succeed.
+    pub(super) fn has_failed(&self) -> bool {
+        self.shared.failed.load(Ordering::Relaxed)
     }
 
     /// Writes what is queued and waits for the end of all tasks.
@@ -157,14 +166,7 @@ impl Shared {
             }
         }
         let time_ms = (self.now_ms)();
-        let committed = if changes.is_empty() {
-            Ok(())
-        } else {
-            self.watchdog.during(|| self.store.commit(&changes, time_ms)).map_err(|error| {
-                tracing::error!(%error, changes = changes.len(), "a commit failed");
-                Failed
-            })
-        };
+        let committed = self.store(&changes, time_ms);
         if committed.is_ok() {
             slots.iter().zip(&changes).for_each(|(slot, change)| settle(slot, change, time_ms));
         }
@@ -172,6 +174,27 @@ impl Shared {
             // A client that went away does not hear the answer.
             let _ = answer.send(committed);
         }
+    }
+}
+
+impl Shared {
+    /// Stores a group. A group of barriers alone is durable only if everything before it was.
+    fn store(&self, changes: &[Change], time_ms: u64) -> Result<(), Failed> {
+        if self.failed.load(Ordering::Relaxed) {
+            return Err(Failed);
+        }
+        if changes.is_empty() {
+            return Ok(());
+        }
+        // A panic must not leave the queue without its task: everybody behind would wait for ever.
+        let commit = AssertUnwindSafe(|| self.store.commit(changes, time_ms));
+        match self.watchdog.during(|| catch_unwind(commit)) {
+            Ok(Ok(())) => return Ok(()),
+            Ok(Err(error)) => tracing::error!(%error, changes = changes.len(), "a commit failed"),
+            Err(_) => tracing::error!(changes = changes.len(), "the engine panicked in a commit"),
+        }
+        self.failed.store(true, Ordering::Relaxed);
+        Err(Failed)
     }
 }
 
