@@ -7,6 +7,7 @@
 //! serves nobody during a sync; a watchdog tells when that takes long, and answers those who wait too long.
 
 use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -14,6 +15,7 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
+use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::budget::Permit;
@@ -73,7 +75,11 @@ struct Shared {
     waiting: Arc<Mutex<Vec<Answer>>>,
     window: Duration,
     tasks: TaskTracker,
+    /// Closes open windows when the service goes.
+    closing: CancellationToken,
     watchdog: Watchdog,
+    /// A commit failed: nothing more is stored, and nothing that was not durable will be.
+    failed: AtomicBool,
     now_ms: fn() -> u64,
 }
 
@@ -87,8 +93,9 @@ impl Committer {
             move || give_up(&queue, &waiting)
         };
         let watchdog = Watchdog::start(timeout, stalled);
-        let shared = Arc::new(Shared { store, queue, waiting, window, tasks, watchdog, now_ms });
-        Self { shared, leader: Handle::current() }
+        let (closing, failed) = (CancellationToken::new(), AtomicBool::new(false));
+        let shared = Shared { store, queue, waiting, window, tasks, closing, watchdog, failed, now_ms };
+        Self { shared: Arc::new(shared), leader: Handle::current() }
     }
 
     /// The same committer, its commits started on another runtime.
@@ -113,7 +120,8 @@ impl Committer {
             let (shared, leader) = (self.shared.clone(), self.leader.clone());
             self.shared.tasks.spawn_on(
                 async move {
-                    tokio::time::sleep(shared.window).await;
+                    // An end by either side is the end of the window.
+                    let _ = tokio::time::timeout(shared.window, shared.closing.cancelled()).await;
                     shared.start(&mut shared.queue.lock(), &leader);
                 },
                 &self.leader,
@@ -133,8 +141,14 @@ impl Committer {
         waiter
     }
 
+    /// Whether a commit failed, so that none will succeed.
+    pub(super) fn has_failed(&self) -> bool {
+        self.shared.failed.load(Ordering::Relaxed)
+    }
+
     /// Writes what is queued and waits for the end of all tasks.
     pub(super) async fn drain(&self) {
+        self.shared.closing.cancel();
         self.shared.start(&mut self.shared.queue.lock(), &self.leader);
         self.shared.tasks.close();
         self.shared.tasks.wait().await;
@@ -185,14 +199,7 @@ impl Shared {
         }
         self.waiting.lock().extend(group.iter_mut().filter_map(|entry| entry.answer.take()));
         let time_ms = (self.now_ms)();
-        let committed = if changes.is_empty() {
-            Ok(())
-        } else {
-            self.watchdog.during(|| self.store.commit(&changes, time_ms)).map_err(|error| {
-                tracing::error!(%error, changes = changes.len(), "a commit failed");
-                Unknown::Failed
-            })
-        };
+        let committed = self.store(&changes, time_ms);
         if committed.is_ok() {
             slots.iter().zip(&changes).for_each(|(slot, change)| settle(slot, change, time_ms));
         }
@@ -208,6 +215,27 @@ fn give_up(queue: &Mutex<Queue>, waiting: &Mutex<Vec<Answer>>) {
     let behind: Vec<Answer> = queue.lock().entries.iter_mut().filter_map(|entry| entry.answer.take()).collect();
     for answer in std::mem::take(&mut *waiting.lock()).into_iter().chain(behind) {
         let _ = answer.send(Err(Unknown::Stalled));
+    }
+}
+
+impl Shared {
+    /// Stores a group. A group of barriers alone is durable only if everything before it was.
+    fn store(&self, changes: &[Change], time_ms: u64) -> Result<(), Unknown> {
+        if self.failed.load(Ordering::Relaxed) {
+            return Err(Unknown::Failed);
+        }
+        if changes.is_empty() {
+            return Ok(());
+        }
+        // A panic must not leave the queue without its task: everybody behind would wait for ever.
+        let commit = AssertUnwindSafe(|| self.store.commit(changes, time_ms));
+        match self.watchdog.during(|| catch_unwind(commit)) {
+            Ok(Ok(())) => return Ok(()),
+            Ok(Err(error)) => tracing::error!(%error, changes = changes.len(), "a commit failed"),
+            Err(_) => tracing::error!(changes = changes.len(), "the engine panicked in a commit"),
+        }
+        self.failed.store(true, Ordering::Relaxed);
+        Err(Unknown::Failed)
     }
 }
 

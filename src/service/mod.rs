@@ -328,9 +328,12 @@ impl Service {
         Ok(Head { durable_next_seq: head.next_seq, ..head })
     }
 
-    /// Whether the engine takes writes.
+    /// Whether writes are taken.
     pub fn health(&self) -> Health {
-        self.inner.store.health()
+        match self.inner.store.health() {
+            Health::Writable if self.committer.has_failed() => Health::Poisoned("a commit failed".into()),
+            health => health,
+        }
     }
 
     /// Refuses what would write from now on.
@@ -363,7 +366,7 @@ impl Service {
         if self.is_draining() {
             return Err(Error::new(Reason::Draining, "the server is shutting down; nothing was stored"));
         }
-        match self.inner.store.health() {
+        match self.health() {
             Health::Writable => Ok(()),
             Health::Full(_) => Err(Error::new(Reason::StorageReadOnly, "the disk is full; reads go on")),
             Health::Poisoned(_) => {
