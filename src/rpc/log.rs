@@ -135,11 +135,12 @@ async fn feed(
 
 /// The next frame of events within what is left.
 async fn next(reading: &mut Reading, left: &mut Left) -> Result<Option<pb::EventFrame>, Error> {
-    let Some(batch) = reading.next(FRAME_BYTES.min(left.bytes), left.events).await? else { return Ok(None) };
+    // An event may be larger than a frame; larger than all that is left only the first one may be.
+    let alone_max = if left.is_first { usize::MAX } else { left.bytes };
+    let batch = reading.next(FRAME_BYTES.min(left.bytes), alone_max, left.events).await?;
+    let Some(batch) = batch else { return Ok(None) };
     let bytes: usize = batch.iter().map(|event| event.body.data.len()).sum();
-    if bytes > left.bytes && !left.is_first {
-        // One event that is larger than what is left; only the first event may be.
-        reading.put_back(batch);
+    if batch.is_empty() {
         left.bytes = 0;
         return Ok(None);
     }
