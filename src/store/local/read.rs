@@ -231,7 +231,7 @@ fn extent(places: &[Place]) -> usize {
 }
 
 /// Checks that a record is the one that the place speaks of, and sound.
-fn verify(log: LogId, place: &Place, record: Bytes) -> Result<Run, String> {
+pub(super) fn verify(log: LogId, place: &Place, record: Bytes) -> Result<Run, String> {
     let RecordStart::Sound(header) = RecordStart::decode(&record) else {
         return Err("the record header is damaged".to_owned());
     };
@@ -256,7 +256,7 @@ fn is_passing(error: &StoreError) -> bool {
     matches!(error, StoreError::Io(error) if !matches!(error.kind(), InvalidData | NotFound | UnexpectedEof))
 }
 
-fn found(entry: Entry, horizon: Position) -> Found {
+pub(super) fn found(entry: Entry, horizon: Position) -> Found {
     let unproved = entry.session.position <= horizon && horizon.0 > 0;
     let unproved = unproved.then_some(Damage { good_next_seq: entry.session.next_seq });
     Found { damage: entry.damage.or(unproved), session: entry.session }

@@ -181,7 +181,8 @@ impl Replay<'_> {
         if let (Some(header), true) = (header, whole) {
             self.take(scan, scan.body(&header), Some(&header))?;
             let (segment, offset) = (scan.segment, scan.base + scan.at as u64);
-            self.outcome.last_group = Some(Spot { segment, offset, bytes: header.span() });
+            let bytes = scan.extent(&header).len() as u64;
+            self.outcome.last_group = Some(Spot { segment, offset, bytes });
             scan.at += header.span() as usize;
             return Ok(true);
         }
@@ -221,12 +222,12 @@ impl Replay<'_> {
         }
     }
 
-    /// Takes what is sound of a damaged place and goes on at the next group, or after the last written byte.
+    /// Takes what is sound of a damaged place and goes on behind it: at the next group that is one, at the end
+    /// that its header gives, or after the last written byte.
     fn damage(&mut self, scan: &mut Scan, header: Option<GroupHeader>, next: Option<usize>) -> Result<(), StoreError> {
-        let rest = &scan.bytes[scan.at..];
-        let written = rest.iter().rposition(|&byte| byte != 0).map_or(0, |last| last + 1);
         self.outcome.damaged_places += 1;
-        let end = next.unwrap_or_else(|| scan.bytes.len().min(scan.at + written.next_multiple_of(SECTOR)));
+        let end = next
+            .unwrap_or_else(|| scan.at + header.map_or_else(|| scan.written(), |header| scan.extent(&header).len()));
         let body = scan.bytes.slice((scan.at + GROUP_HEADER_BYTES).min(end)..end);
         let expected = header.map(|header| header.first_position + u64::from(header.records));
         let taken = self.take(scan, body, header.as_ref())?;
@@ -314,6 +315,13 @@ struct Scan {
 impl Scan {
     fn sector(&self) -> Option<&[u8]> {
         self.bytes.get(self.at..self.at + SECTOR)
+    }
+
+    /// Bytes to the end of the last sector that was written.
+    fn written(&self) -> usize {
+        let rest = &self.bytes[self.at..];
+        let written = rest.iter().rposition(|&byte| byte != 0).map_or(0, |last| last + 1);
+        written.next_multiple_of(SECTOR).min(rest.len())
     }
 
     fn is_one_flipped_bit(&self) -> bool {
