@@ -230,13 +230,14 @@ impl Replay<'_> {
             .unwrap_or_else(|| scan.at + header.map_or_else(|| scan.written(), |header| scan.extent(&header).len()));
         let body = scan.bytes.slice((scan.at + GROUP_HEADER_BYTES).min(end)..end);
         let expected = header.map(|header| header.first_position + u64::from(header.records));
+        let first = scan.at + GROUP_HEADER_BYTES;
         let taken = self.take(scan, body, header.as_ref())?;
         let next_position = next.and_then(|at| GroupHeader::decode(scan.bytes.get(at..at + SECTOR)?).ok());
         let through = next_position.map(|header| header.first_position).or(expected);
         match through {
             Some(through) => self.expect(through),
             // The first group of the next segment tells by its position whether anything is missing.
-            None if !scan.is_last || scan.is_padding(taken, end) => {}
+            None if !scan.is_last || (taken > first && scan.is_padding(taken, end)) => {}
             None => self.lost(self.expected()),
         }
         scan.at = end;

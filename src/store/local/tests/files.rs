@@ -70,7 +70,7 @@ fn check_damaged_journal(given: &Given, at: prop::sample::Index, (cut, without_i
         lose_index(dir.path());
     }
     let store = LocalStore::open(dir.path(), options(SMALL)).unwrap();
-    assert_eq!(store.recovery().rebuilt, None, "one that is not there is made, not put aside");
+    assert_eq!(store.recovery().rebuilt.is_some(), without_index);
     let fates = judge(&store, &given.writers);
     if cut && without_index && !spare {
         assert!(fates.iter().all(|fate| *fate != Fate::Whole));
@@ -174,8 +174,8 @@ fn an_index_that_is_gone_empty_or_garbage_is_built_anew() {
             _ => fs::write(&index, "a file").unwrap(),
         }
         let store = LocalStore::open(dir.path(), options(SMALL)).unwrap();
-        assert_eq!(store.recovery().rebuilt.is_some(), how >= 2, "{:?}", store.recovery());
-        assert_eq!(evidence(dir.path(), "index-"), usize::from(how >= 2), "what was unusable is kept");
+        assert!(store.recovery().rebuilt.is_some(), "{:?}", store.recovery());
+        assert_eq!(evidence(dir.path(), "index-"), usize::from(how >= 1), "what was unusable is kept");
         assert_eq!((store.recovery().replayed, store.recovery().damaged_places), (10, 0));
         given.writers.iter().for_each(|writer| writer.check(&store));
         assert_eq!(list_all(&store, &everything(), 2).len(), 3);
