@@ -113,6 +113,19 @@ impl Index {
         guarded(|| self.db.get(name_key(key))?.map(|log| decode_log(&log)).transpose())
     }
 
+    /// The latest change of any session in it.
+    pub(super) fn position_max(&self) -> Result<u64, Broken> {
+        guarded(|| {
+            let mut max = 0;
+            for item in self.db.scan_prefix(b"s") {
+                let (key, bytes) = item?;
+                let log = decode_log(key.get(1..).unwrap_or_default())?;
+                max = max.max(decode_entry(log, &bytes)?.session.position.0);
+            }
+            Ok(max)
+        })
+    }
+
     /// The session of that log.
     pub(super) fn entry(&self, log: LogId) -> Result<Option<Entry>, Broken> {
         guarded(|| self.load(log))
@@ -194,8 +207,10 @@ impl Index {
     pub(super) fn write(&self, table: &Table) -> Result<(), Broken> {
         guarded(|| {
             let mut batch = Batch { index: self, changes: sled::Batch::default(), entries: 0 };
-            table.logs.values().try_for_each(|entry| batch.entry(entry))?;
+            // Names first: what a crash leaves of this is completed by the replay, which learns names from creations and
+            // deletions that the sessions do not have yet.
             table.names.iter().try_for_each(|(key, log)| batch.name(key, *log))?;
+            table.logs.values().try_for_each(|entry| batch.entry(entry))?;
             batch.apply()?;
             self.sync()?;
             let names = self.names.load(Ordering::Relaxed);
@@ -226,11 +241,12 @@ impl Batch<'_> {
             let before = decode_entry(session.log, before)?.session;
             self.remove(list_key(namespace, ListCursor { updated_ms: before.updated_ms, log: session.log }))?;
         }
-        if entry.deleted {
-            return self.remove(session_key(session.log));
-        }
+        // A deleted log stays readable.
         for (first_seq, block) in place::pack(&entry.places) {
             self.insert(run_key(session.log, first_seq), block)?;
+        }
+        if entry.deleted {
+            return self.remove(session_key(session.log));
         }
         self.insert(session_key(session.log), encode_entry(entry))?;
         self.insert(list_key(namespace, ListCursor { updated_ms: session.updated_ms, log: session.log }), Vec::new())

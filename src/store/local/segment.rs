@@ -52,8 +52,8 @@ pub(super) fn numbers(dir: &Path) -> io::Result<Vec<u64>> {
     let mut numbers = Vec::new();
     for entry in fs::read_dir(dir)? {
         let name = entry?.file_name();
-        let number = name.to_str().and_then(|name| name.strip_suffix(".qj"));
-        let number = number.and_then(|number| number.parse::<u64>().ok());
+        let digits = name.to_str().and_then(|name| name.strip_suffix(".qj")).filter(|digits| digits.len() == 20);
+        let number = digits.and_then(|digits| digits.parse::<u64>().ok()).filter(|&number| number < u64::MAX);
         numbers.extend(number);
     }
     numbers.sort_unstable();
@@ -107,7 +107,12 @@ impl Segment {
     /// Opens a segment. One with a damaged header is opened all the same, because its groups say for themselves what
     /// they are; one too short for a header counts as cut. `Err(InvalidData)` for a segment of another store.
     pub(super) fn open(dir: &Path, number: u64, store: [u8; 16]) -> io::Result<Self> {
-        let file = OpenOptions::new().read(true).write(true).open(path(dir, number))?;
+        let path = path(dir, number);
+        // A volume that turned read-only is still read.
+        let file = OpenOptions::new().read(true).write(true).open(&path).or_else(|e| match e.kind() {
+            io::ErrorKind::ReadOnlyFilesystem => File::open(&path),
+            _ => Err(e),
+        })?;
         let actual_bytes = file.metadata()?.len();
         let mut block = vec![0; SEGMENT_HEADER_BYTES];
         let declared_bytes = match file.read_exact_at(&mut block, 0).map(|()| SegmentHeader::decode(&block)) {
@@ -127,7 +132,13 @@ impl Segment {
     #[cfg(test)]
     #[allow(dead_code, reason = "used by the tests of the engine")]
     pub(super) fn on(number: u64, bytes: u64, device: Box<dyn Device>) -> Self {
-        Self { number, declared_bytes: bytes, actual_bytes: bytes, device }
+        Self::with(number, bytes, bytes, device)
+    }
+
+    /// A segment on another device, made with one length and found with another.
+    #[cfg(test)]
+    pub(super) fn with(number: u64, declared_bytes: u64, actual_bytes: u64, device: Box<dyn Device>) -> Self {
+        Self { number, declared_bytes, actual_bytes, device }
     }
 
     /// Whether the file is shorter than it was made.
