@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
+use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::budget::Permit;
@@ -61,6 +62,8 @@ struct Shared {
     queue: Mutex<Queue>,
     window: Duration,
     tasks: TaskTracker,
+    /// Closes open windows when the service goes.
+    closing: CancellationToken,
     handle: Handle,
     watchdog: Watchdog,
     /// A commit failed: nothing more is stored, and nothing that was not durable will be.
@@ -74,8 +77,9 @@ impl Committer {
         let handle = Handle::current();
         let watchdog = Watchdog::start(handle.clone());
         let (queue, tasks) = (Mutex::default(), TaskTracker::new());
-        let failed = AtomicBool::new(false);
-        Self { shared: Arc::new(Shared { store, queue, window, tasks, handle, watchdog, failed, now_ms }) }
+        let (closing, failed) = (CancellationToken::new(), AtomicBool::new(false));
+        let shared = Shared { store, queue, window, tasks, closing, handle, watchdog, failed, now_ms };
+        Self { shared: Arc::new(shared) }
     }
 
     /// Queues a change that nobody waits for; it is written when the window closes, or with the next group.
@@ -90,7 +94,8 @@ impl Committer {
             let shared = self.shared.clone();
             self.shared.tasks.spawn_on(
                 async move {
-                    tokio::time::sleep(shared.window).await;
+                    // An end by either side is the end of the window.
+                    let _ = tokio::time::timeout(shared.window, shared.closing.cancelled()).await;
                     shared.start(&mut shared.queue.lock());
                 },
                 &self.shared.handle,
@@ -117,6 +122,7 @@ impl Committer {
 
     /// Writes what is queued and waits for the end of all tasks.
     pub(super) async fn drain(&self) {
+        self.shared.closing.cancel();
         self.shared.start(&mut self.shared.queue.lock());
         self.shared.tasks.close();
         self.shared.tasks.wait().await;
