@@ -12,6 +12,9 @@ use crate::store::{Damage, LogId, Run, Store};
 /// Events that follow each other.
 pub type Batch = Vec<Event>;
 
+/// Bytes of a batch with types and source lists, which may weigh more than the data.
+const BATCH_BYTES_MAX: usize = 1 << 20;
+
 /// A read of one log, from some seq to what was durable when it began.
 pub struct Reading {
     /// The session when the read began.
@@ -98,16 +101,19 @@ impl Reading {
         self.ahead.front().map_or(self.next, |event| event.seq)
     }
 
-    /// The next events: about `bytes_max` of data, at most `events_max`, at least one. `None` at the end. Damage is an
-    /// error, after the last good event.
+    /// The next events: about `bytes_max` of data, at most `events_max`, at least one, and never much more than
+    /// 1 MiB with everything around the data. `None` at the end. Damage is an error, after the last good
+    /// event.
     pub async fn next(&mut self, bytes_max: usize, events_max: usize) -> Result<Option<Batch>, Error> {
         if self.ahead.is_empty() {
             self.fill(bytes_max).await?;
         }
-        let (mut batch, mut bytes) = (Vec::new(), 0);
+        let (mut batch, mut bytes, mut weight) = (Vec::new(), 0, 0);
         while let Some(event) = self.ahead.front() {
             bytes += event.body.data.len();
-            if batch.len() >= events_max || (bytes > bytes_max && !batch.is_empty()) {
+            weight += event.body.weight();
+            let is_full = bytes > bytes_max || weight > BATCH_BYTES_MAX;
+            if batch.len() >= events_max || (is_full && !batch.is_empty()) {
                 break;
             }
             batch.extend(self.ahead.pop_front());
