@@ -97,6 +97,24 @@ impl Config {
                 self.listen
             ));
         }
+        if let Err(problem) = tracing_subscriber::EnvFilter::builder().parse(&self.log) {
+            problems.push(format!("log = {:?}: {problem}", self.log));
+        }
+        let counts = [
+            ("worker_threads", self.worker_threads, 0..=1024),
+            ("reads_max", self.service.reads_max, 1..=1_000_000),
+            ("batch_events_max", self.service.limits.batch_events_max, 1..=1_000_000),
+            ("event_bytes_max", event_bytes_max, 1..=64 << 20),
+            ("connections_max", self.connections_max, 1..=1_000_000),
+            ("streams_max", self.streams_max as usize, 1..=1_000_000),
+            // Without one there is nothing to go on with when a segment is full.
+            ("spare_segments", self.store.spare_segments, 1..=64),
+        ];
+        for (name, count, allowed) in counts {
+            if !allowed.contains(&count) {
+                problems.push(format!("{name} must be between {} and {}", allowed.start(), allowed.end()));
+            }
+        }
         if event_bytes_max > batch_bytes_max {
             problems.push("event_bytes_max must not be larger than batch_bytes_max".to_owned());
         }
@@ -312,9 +330,6 @@ pub fn load(sources: &Sources<'_>) -> Result<Config, Vec<String>> {
                 problems.push(format!("{origin} = {text:?} {problem}"));
             }
         }
-    }
-    if config.service.limits.event_bytes_max > 64 << 20 {
-        problems.push("event_bytes_max must be at most 64MiB".to_owned());
     }
     problems.extend(config.problems());
     if problems.is_empty() { Ok(config) } else { Err(problems) }
