@@ -4,6 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use quipu::model::{Header, Limits, Profile, SessionKey};
 use quipu::rpc::pb;
 use quipu::service::Options;
 use quipu::store::fault::{FaultStore, Plan};
@@ -145,6 +146,40 @@ fn too_many_reads_at_once_are_refused_with_a_delay() {
             }
         };
         tokio::time::timeout(Duration::from_secs(20), free).await.expect("readers that left give their place back");
+    });
+}
+
+#[test]
+fn whatever_waits_at_once_fits_into_a_segment() {
+    run(async {
+        let dir = tempfile::tempdir().unwrap();
+        // What the configuration asks for with this batch limit: 8 MiB and two batches.
+        let limits = Limits { event_bytes_max: 64 << 10, batch_bytes_max: 64 << 10, ..Limits::default() };
+        let store = StoreOptions { segment_bytes: (8 << 20) + (128 << 10), ..small_store() };
+        let gate = Arc::new(GateStore::over(Arc::new(LocalStore::open(dir.path(), store).unwrap())));
+        let node = Node::over(gate.clone(), Options { limits, ..Options::default() }).await;
+        node.client().await.make("s").await;
+        gate.shut();
+        let header = Header { cwd: Some(format!("/{}", "x".repeat(2900))), ..Header::default() };
+        let create = |n: usize| {
+            let (service, header) = (node.service.clone(), header.clone());
+            async move {
+                let key = SessionKey::new("", &n.to_string()).unwrap();
+                service.create(key, (header, Profile::Raw, true)).await
+            }
+        };
+        let creates: Vec<_> = (0..4000).map(|n| tokio::spawn(create(n))).collect();
+        // They stand in the queue once they can be looked at.
+        for n in 0..4000 {
+            while node.service.get(&SessionKey::new("", &n.to_string()).unwrap()).await.is_err() {
+                tokio::task::yield_now().await;
+            }
+        }
+        gate.open();
+        for create in creates {
+            create.await.unwrap().unwrap();
+        }
+        assert_eq!(node.service.health(), Health::Writable);
     });
 }
 

@@ -1,14 +1,13 @@
 //! An engine whose commits wait until the test lets them go: a disk that takes its time.
 
-use std::sync::{Condvar, Mutex};
+use std::sync::{Arc, Condvar, Mutex};
 
 use quipu::model::{Seq, SessionKey};
 use quipu::store::memory::MemoryStore;
 use quipu::store::{Change, Found, Health, ListCursor, ListFilter, ListPage, LogId, Position, Run, Store, StoreError};
 
-#[derive(Default)]
 pub struct GateStore {
-    inner: MemoryStore,
+    inner: Arc<dyn Store>,
     state: Mutex<State>,
     changed: Condvar,
 }
@@ -21,7 +20,18 @@ struct State {
     panics: bool,
 }
 
+impl Default for GateStore {
+    fn default() -> Self {
+        Self::over(Arc::new(MemoryStore::new()))
+    }
+}
+
 impl GateStore {
+    /// Before another engine.
+    pub fn over(inner: Arc<dyn Store>) -> Self {
+        Self { inner, state: Mutex::default(), changed: Condvar::new() }
+    }
+
     /// From now on commits wait.
     pub fn shut(&self) {
         self.state.lock().unwrap().is_closed = true;
