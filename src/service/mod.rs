@@ -270,7 +270,7 @@ impl Service {
                 return Err(live.conflict(self.inner.store_id, Reason::SeqGap, message, None));
             }
             if append.first_seq < live.next_seq {
-                None
+                Err(live.birth.incarnation)
             } else {
                 let run = live.admit(&append.events, bytes)?;
                 let change = Change::Append { log: live.log, run };
@@ -279,11 +279,18 @@ impl Service {
                     self.committer.accept(&slot, change, permit);
                     return Ok(Appended { head, level: AckLevel::Accepted, deduplicated: false });
                 }
-                Some((self.committer.submit(&slot, Some(change), Some(permit)), head))
+                Ok((self.committer.submit(&slot, Some(change), Some(permit)), head))
             }
         };
-        // Boxed: the rare way must not make the future of every append larger.
-        let Some((waiter, head)) = waiter else { return Box::pin(self.repeated(append, &slot)).await };
+        let (waiter, head) = match waiter {
+            Ok(queued) => queued,
+            // From here on for this life of the name only: it may be deleted and created anew in between. Boxed: the
+            // rare way must not make the future of every append larger.
+            Err(incarnation) => {
+                let append = Append { incarnation: Some(incarnation), ..append };
+                return Box::pin(self.repeated(append, &slot)).await;
+            }
+        };
         durable(waiter).await?;
         let head = Head { durable_next_seq: head.next_seq, updated_ms: now_ms(), ..head };
         Ok(Appended { head, level: AckLevel::Durable, deduplicated: false })
@@ -296,6 +303,7 @@ impl Service {
         let (head, waiter) = {
             let state = slot.state.lock();
             let live = live(&state, &append.key)?;
+            live.check_incarnation(append.incarnation)?;
             if append.strict || differing.is_some() {
                 let at = differing.unwrap_or(append.first_seq);
                 let message = match differing {
