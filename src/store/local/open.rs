@@ -15,6 +15,9 @@ use super::{OpenError, Recovery};
 use crate::codec::frame::SEGMENT_HEADER_BYTES;
 use crate::store::{Position, StoreError};
 
+/// Where the journal of a new store starts.
+const START: Cursor = Cursor { segment: 1, offset: SEGMENT_HEADER_BYTES as u64, position: 0 };
+
 /// What opening makes of the directory.
 pub(super) struct Opened {
     pub(super) index: Index,
@@ -33,12 +36,7 @@ pub(super) struct Rest {
 
 /// Opens the index and replays the journal behind it.
 pub(super) fn open(dir: &DataDir, id: [u8; 16], cache_bytes: u64) -> Result<Opened, OpenError> {
-    let loaded = open_index(dir, id, cache_bytes).and_then(|(index, mark)| {
-        let mut recovery = Recovery::default();
-        let (table, rest) = load(dir, id, (&index, mark, None), &mut recovery)?;
-        Ok(Opened { index, table, rest, recovery })
-    });
-    match loaded {
+    match load_checked(dir, id, cache_bytes) {
         Err(OpenError::Index(reason)) => {
             tracing::warn!(%reason, "the index is unusable; it is put aside and built anew from the journal");
             let mut recovery = Recovery { rebuilt: Some(reason), ..Recovery::default() };
@@ -47,6 +45,24 @@ pub(super) fn open(dir: &DataDir, id: [u8; 16], cache_bytes: u64) -> Result<Open
         }
         other => other,
     }
+}
+
+/// As [`open`], with an index that must be there if there is a journal.
+fn load_checked(dir: &DataDir, id: [u8; 16], cache_bytes: u64) -> Result<Opened, OpenError> {
+    let is_new = segment::numbers(&dir.journal())?.is_empty();
+    if !is_new && !dir.index().exists() {
+        return Err(OpenError::Index("it is missing".to_owned()));
+    }
+    let (index, mark) = open_index(dir, id, cache_bytes)?;
+    if mark.cursor.segment == 0 && is_new {
+        // From now on an index without a checkpoint is one that lost it.
+        index.write(&Table { cursor: START, ..Table::default() }).map_err(|e| OpenError::Index(e.to_string()))?;
+    } else if mark.cursor.segment == 0 {
+        return Err(OpenError::Index("it has no checkpoint".to_owned()));
+    }
+    let mut recovery = Recovery::default();
+    let (table, rest) = load(dir, id, (&index, mark, None), &mut recovery)?;
+    Ok(Opened { index, table, rest, recovery })
 }
 
 fn open_index(dir: &DataDir, id: [u8; 16], cache_bytes: u64) -> Result<(Index, Mark), OpenError> {
@@ -81,8 +97,7 @@ fn load(
 ) -> Result<(Table, Rest), OpenError> {
     let journal = dir.journal();
     let numbers = segment::numbers(&journal)?;
-    let first = Cursor { segment: 1, offset: SEGMENT_HEADER_BYTES as u64, position: 0 };
-    let from = if mark.cursor.segment == 0 { first } else { mark.cursor };
+    let from = if mark.cursor.segment == 0 { START } else { mark.cursor };
     let wanted = numbers.iter().filter(|&&number| number >= from.segment);
     let segments = wanted.map(|&number| Segment::open(&journal, number, id).map(Arc::new));
     let segments = segments.collect::<io::Result<Vec<_>>>()?;
@@ -118,7 +133,7 @@ fn load(
     let after = segments.iter().filter(|segment| segment.number > cursor.segment).filter(is_usable).cloned();
     let mut spares: std::collections::VecDeque<_> = after.collect();
     let current = current.or_else(|| spares.pop_front());
-    let last_number = numbers.last().copied().unwrap_or(0).max(mark.cursor.segment);
+    let last_number = numbers.last().copied().unwrap_or(0).max(outcome.roll_past.unwrap_or(0));
     Ok((table, Rest { current, cursor, spares: spares.into(), next_number: last_number + 1 }))
 }
 

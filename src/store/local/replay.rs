@@ -179,9 +179,10 @@ impl Replay<'_> {
         let header = self.header(sector, scan.segment);
         let whole = header.is_some_and(|header| scan.is_sound(&header));
         if let (Some(header), true) = (header, whole) {
-            self.take(scan, scan.body(&header), Some(&header))?;
+            self.take(scan, &scan.body(&header), Some(&header))?;
             let (segment, offset) = (scan.segment, scan.base + scan.at as u64);
-            self.outcome.last_group = Some(Spot { segment, offset, bytes: header.span() });
+            let bytes = scan.extent(&header).len() as u64;
+            self.outcome.last_group = Some(Spot { segment, offset, bytes });
             scan.at += header.span() as usize;
             return Ok(true);
         }
@@ -221,21 +222,22 @@ impl Replay<'_> {
         }
     }
 
-    /// Takes what is sound of a damaged place and goes on at the next group, or after the last written byte.
+    /// Takes what is sound of a damaged place and goes on behind it: at the next group that is one, at the end
+    /// that its header gives, or after the last written byte.
     fn damage(&mut self, scan: &mut Scan, header: Option<GroupHeader>, next: Option<usize>) -> Result<(), StoreError> {
-        let rest = &scan.bytes[scan.at..];
-        let written = rest.iter().rposition(|&byte| byte != 0).map_or(0, |last| last + 1);
         self.outcome.damaged_places += 1;
-        let end = next.unwrap_or_else(|| scan.bytes.len().min(scan.at + written.next_multiple_of(SECTOR)));
+        let end = next
+            .unwrap_or_else(|| scan.at + header.map_or_else(|| scan.written(), |header| scan.extent(&header).len()));
         let body = scan.bytes.slice((scan.at + GROUP_HEADER_BYTES).min(end)..end);
         let expected = header.map(|header| header.first_position + u64::from(header.records));
-        let taken = self.take(scan, body, header.as_ref())?;
+        let first = scan.at + GROUP_HEADER_BYTES;
+        let taken = self.take(scan, &body, header.as_ref())?;
         let next_position = next.and_then(|at| GroupHeader::decode(scan.bytes.get(at..at + SECTOR)?).ok());
         let through = next_position.map(|header| header.first_position).or(expected);
         match through {
             Some(through) => self.expect(through),
             // The first group of the next segment tells by its position whether anything is missing.
-            None if !scan.is_last || scan.is_padding(taken, end) => {}
+            None if !scan.is_last || (taken > first && scan.is_padding(taken, end)) => {}
             None => self.lost(self.expected()),
         }
         scan.at = end;
@@ -248,7 +250,7 @@ impl Replay<'_> {
     }
 
     /// Hands over the records of a body as far as their headers can be followed; gives the place behind the last one.
-    fn take(&mut self, scan: &Scan, body: Bytes, header: Option<&GroupHeader>) -> Result<usize, StoreError> {
+    fn take(&mut self, scan: &Scan, body: &Bytes, header: Option<&GroupHeader>) -> Result<usize, StoreError> {
         // The clock of the group before is the best there is for a group without a header.
         self.time_ms = header.map_or(self.time_ms, |header| header.time_ms);
         if let Some(header) = header {
@@ -314,6 +316,13 @@ struct Scan {
 impl Scan {
     fn sector(&self) -> Option<&[u8]> {
         self.bytes.get(self.at..self.at + SECTOR)
+    }
+
+    /// Bytes to the end of the last sector that was written.
+    fn written(&self) -> usize {
+        let rest = &self.bytes[self.at..];
+        let written = rest.iter().rposition(|&byte| byte != 0).map_or(0, |last| last + 1);
+        written.next_multiple_of(SECTOR).min(rest.len())
     }
 
     fn is_one_flipped_bit(&self) -> bool {

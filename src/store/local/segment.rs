@@ -110,7 +110,13 @@ impl Segment {
     /// A segment on another device.
     #[cfg(test)]
     pub(super) fn on(number: u64, bytes: u64, device: Box<dyn Device>) -> Self {
-        Self { number, declared_bytes: bytes, actual_bytes: bytes, device }
+        Self::with(number, bytes, bytes, device)
+    }
+
+    /// A segment on another device, made with one length and found with another.
+    #[cfg(test)]
+    pub(super) fn with(number: u64, declared_bytes: u64, actual_bytes: u64, device: Box<dyn Device>) -> Self {
+        Self { number, declared_bytes, actual_bytes, device }
     }
 
     /// Whether the file is shorter than it was made.
