@@ -46,7 +46,9 @@ pub fn encode(seq: Seq, event: &NewEvent, out: &mut Vec<u8>) {
     }
     if let Some(seqs) = &event.source_event_seqs {
         out.extend_from_slice(&(seqs.len() as u32).to_le_bytes());
-        seqs.iter().for_each(|seq| out.extend_from_slice(&seq.get().to_le_bytes()));
+        for seq in seqs {
+            out.extend_from_slice(&seq.get().to_le_bytes());
+        }
     }
     put_block(&event.data, out);
 }

@@ -2,7 +2,7 @@
 //!
 //! A [`Harness`] holds one store and decides what happens between two steps of a test: nothing, a checkpoint, a
 //! reopening. What a test says must hold for each of them. [`Writer`] makes well-formed changes of one log.
-#![allow(clippy::unwrap_used, reason = "test code")]
+#![allow(clippy::unwrap_used, clippy::print_stdout, clippy::needless_for_each, reason = "test code")]
 
 use std::sync::Arc;
 
@@ -20,9 +20,11 @@ pub(super) trait Harness {
     fn between(&mut self) {}
 }
 
+type Test = fn(&mut dyn Harness);
+
 /// Runs the whole contract, each test on a store of its own.
 pub(super) fn hold(make: &dyn Fn() -> Box<dyn Harness>) {
-    let tests: [(&str, fn(&mut dyn Harness)); 11] = [
+    let tests: [(&str, Test); 11] = [
         ("positions follow the order of the changes", positions_follow_the_order_of_the_changes),
         ("what commit returned is there", what_commit_returned_is_there),
         ("a log is read from any seq", a_log_is_read_from_any_seq),
@@ -82,7 +84,7 @@ impl Writer {
             let seq = self.next_seq;
             let data = format!("\"{}-{seq}-{}\"", self.log.0, "x".repeat(data_bytes));
             let kind = Arc::from("test/event");
-            let (time_ms, ignorable) = (seq.get() as i64 * 7 + 1, seq.get() % 2 == 0);
+            let (time_ms, ignorable) = (seq.get() as i64 * 7 + 1, seq.get().is_multiple_of(2));
             let (surface_op, source_event_seqs) = (None, None);
             let body = NewEvent { time_ms, kind, data: data.into(), ignorable, surface_op, source_event_seqs };
             let start = events.len();
@@ -241,7 +243,7 @@ fn the_list_has_filters(h: &mut dyn Harness) {
     let header = |n: u64| Header {
         created_at_ms: 1000 + n,
         cwd: Some(format!("/dir{}", n % 2)),
-        parent_session: (n % 3 == 0).then(|| "parent".to_owned()),
+        parent_session: n.is_multiple_of(3).then(|| "parent".to_owned()),
         ..Header::default()
     };
     for n in 0..9 {

@@ -135,7 +135,7 @@ impl DataDir {
     }
 
     fn fresh(&self, name: &str) -> PathBuf {
-        let free = (0..).map(|n| self.quarantine().join(format!("{name}-{n}"))).find(|path| !path.exists());
+        let free = (0..u32::MAX).map(|n| self.quarantine().join(format!("{name}-{n}"))).find(|path| !path.exists());
         free.unwrap_or_else(|| self.quarantine().join(name))
     }
 }
@@ -145,7 +145,7 @@ fn create_durably(dir: &Path) -> io::Result<()> {
     if dir.as_os_str().is_empty() || dir.is_dir() {
         return Ok(());
     }
-    let parent = dir.parent().unwrap_or(Path::new("")).to_owned();
+    let parent = dir.parent().map(Path::to_owned).unwrap_or_default();
     create_durably(&parent)?;
     match fs::create_dir(dir) {
         Err(e) if e.kind() != io::ErrorKind::AlreadyExists => return Err(e),
@@ -164,7 +164,7 @@ fn write_durably(path: &Path, bytes: &[u8]) -> io::Result<()> {
     file.write_all(bytes)?;
     file.sync_all()?;
     fs::rename(&draft, path)?;
-    sync_dir(path.parent().unwrap_or_else(|| Path::new("")))
+    sync_dir(&path.parent().map(Path::to_owned).unwrap_or_default())
 }
 
 fn parse_format(text: &str, path: &Path) -> Result<[u8; 16], OpenError> {

@@ -187,16 +187,14 @@ impl Index {
                 let cursor = decode_list_key(&key, prefix.len())?;
                 let bytes = self.db.get(session_key(cursor.log))?;
                 let entry = bytes.map(|bytes| decode_entry(cursor.log, &bytes)).transpose()?;
-                match entry.filter(|entry| entry.session.updated_ms == cursor.updated_ms) {
-                    Some(entry) => {
-                        let goes_on = visit(entry);
-                        if !goes_on {
-                            break;
-                        }
-                    }
-                    // A checkpoint may have moved the row since it was read; a row that is still there is wrong.
-                    None if self.db.contains_key(&key)? => return Err(Broken("a list row without its session".into())),
-                    None => {}
+                let entry = entry.filter(|entry| entry.session.updated_ms == cursor.updated_ms);
+                let is_wanted = entry.map(&mut *visit);
+                // A checkpoint may have moved the row since it was read; a row that is still there is wrong.
+                if is_wanted.is_none() && self.db.contains_key(&key)? {
+                    return Err(Broken("a list row without its session".into()));
+                }
+                if is_wanted == Some(false) {
+                    break;
                 }
             }
             Ok(())
@@ -206,7 +204,7 @@ impl Index {
     /// Stores the changes of a table, then the mark, each on stable storage before the next.
     pub(super) fn write(&self, table: &Table) -> Result<(), Broken> {
         guarded(|| {
-            let mut batch = Batch { index: self, changes: sled::Batch::default(), entries: 0 };
+            let mut batch = Batch { index: self, pending: sled::Batch::default(), entries: 0 };
             // Names first: what a crash leaves of this is completed by the replay, which learns names from creations and
             // deletions that the sessions do not have yet.
             table.names.iter().try_for_each(|(key, log)| batch.name(key, *log))?;
@@ -228,7 +226,7 @@ impl Index {
 
 struct Batch<'a> {
     index: &'a Index,
-    changes: sled::Batch,
+    pending: sled::Batch,
     entries: usize,
 }
 
@@ -267,12 +265,12 @@ impl Batch<'_> {
         if key.len() > KEY_BYTES_MAX || value.len() > VALUE_BYTES_MAX {
             return Err(Broken(format!("an entry of {} and {} bytes is too large", key.len(), value.len())));
         }
-        self.changes.insert(key, value);
+        self.pending.insert(key, value);
         self.count()
     }
 
     fn remove(&mut self, key: Vec<u8>) -> Result<(), Broken> {
-        self.changes.remove(key);
+        self.pending.remove(key);
         self.count()
     }
 
@@ -282,7 +280,7 @@ impl Batch<'_> {
     }
 
     fn apply(&mut self) -> Result<(), Broken> {
-        self.index.db.apply_batch(std::mem::take(&mut self.changes))?;
+        self.index.db.apply_batch(std::mem::take(&mut self.pending))?;
         Ok(())
     }
 }

@@ -167,6 +167,8 @@ struct State {
 impl Spares {
     /// Starts with the empty segments that were found; the next one made gets `next_number`.
     pub(super) fn new(dir: &Path, header: SegmentHeader, found: Vec<Arc<Segment>>, wanted: usize) -> Self {
+        // With none, a full segment would wait for ever.
+        let wanted = wanted.max(1);
         let state = State { ready: found.into(), next_number: header.segment, wanted, problem: None, closed: false };
         let (store, segment_bytes) = (header.store, header.file_bytes);
         Self { dir: dir.to_owned(), store, segment_bytes, state: Mutex::new(state), changed: Condvar::new() }

@@ -44,7 +44,7 @@ use crate::model::{Seq, SessionKey};
 pub struct Options {
     /// Bytes of a journal segment, at least 1 MiB; must hold the largest group.
     pub segment_bytes: u64,
-    /// Empty segments kept ready.
+    /// Empty segments kept ready, at least 1.
     pub spare_segments: usize,
     /// Memory for the pages of the index.
     pub index_cache_bytes: u64,
@@ -155,7 +155,8 @@ struct View {
 #[derive(Default)]
 struct Wake {
     closed: bool,
-    rebuild: bool,
+    /// The index that came after so many rebuilds is unusable.
+    unusable: Option<u64>,
 }
 
 impl LocalStore {
@@ -289,21 +290,23 @@ impl Shared {
 
     fn checkpoint_until_closed(&self) {
         loop {
-            let rebuild = {
+            let unusable = {
                 let mut wake = self.wake.lock();
-                if !wake.closed && !wake.rebuild {
+                if !wake.closed && wake.unusable.is_none() {
                     self.woken.wait_for(&mut wake, self.options.checkpoint_interval);
                 }
                 if wake.closed {
                     return;
                 }
-                std::mem::take(&mut wake.rebuild)
+                wake.unusable.take()
             };
-            if rebuild {
-                // A failure is kept as the reason of the poisoning.
-                drop(self.rebuild(&mut self.journal.lock()));
-            } else {
-                self.checkpoint();
+            match unusable {
+                None => self.checkpoint(),
+                // Many may have asked for the same; a failure is kept as the reason of the poisoning.
+                Some(seen) if seen == self.rebuilds.load(Ordering::Relaxed) => {
+                    drop(self.rebuild(&mut self.journal.lock()));
+                }
+                Some(_) => {}
             }
         }
     }
@@ -327,13 +330,14 @@ impl Shared {
             Ok(()) => self.view.write().frozen = None,
             Err(broken) => {
                 tracing::error!(%broken, "the index takes no checkpoint");
-                self.ask_for_rebuild();
+                self.ask_for_rebuild(self.rebuilds.load(Ordering::Relaxed));
             }
         }
     }
 
-    fn ask_for_rebuild(&self) {
-        self.wake.lock().rebuild = true;
+    /// Asks for another index than the one that came after so many rebuilds.
+    fn ask_for_rebuild(&self, seen: u64) {
+        self.wake.lock().unusable = Some(seen);
         self.woken.notify_all();
     }
 
@@ -345,7 +349,7 @@ impl Shared {
                 let view = self.view.read();
                 // An answer from before the last rebuild says nothing about the index of now.
                 if view.index.is_some() && self.rebuilds.load(Ordering::Relaxed) == before {
-                    self.ask_for_rebuild();
+                    self.ask_for_rebuild(before);
                 }
             }
         })
@@ -397,7 +401,7 @@ impl Store for LocalStore {
         let unusable = {
             let mut wake = self.shared.wake.lock();
             wake.closed = true;
-            wake.rebuild
+            wake.unusable.is_some()
         };
         self.shared.woken.notify_all();
         self.shared.spares.close();

@@ -44,7 +44,7 @@ impl Shared {
         };
         let base = Base { frozen, index: view.index.as_deref() };
         let entry = match view.table.logs.get(&log) {
-            Some(entry) => Some(Entry { places: Vec::new(), ..entry.clone() }),
+            Some(entry) => Some(entry.without_places()),
             None => base.entry(log)?,
         };
         match entry {
@@ -59,14 +59,14 @@ impl Shared {
         let view = self.view.read();
         let base = Base { frozen: view.frozen.as_deref(), index: view.index.as_deref() };
         let tables = [view.frozen.as_deref(), Some(&view.table)];
-        let in_tables = tables.into_iter().flatten().filter_map(|table| table.logs.get(&log));
+        let mut in_tables = tables.into_iter().flatten().filter_map(|table| table.logs.get(&log));
         let mut recent: Vec<Place> = Vec::new();
         for entry in in_tables.clone() {
             let start = entry.places.partition_point(|place| place.next_seq() <= from);
             recent.extend(entry.places[start..].iter().take(RUNS_MAX));
         }
-        let entry = match in_tables.last() {
-            Some(entry) => Some(Entry { places: Vec::new(), ..entry.clone() }),
+        let entry = match in_tables.next_back() {
+            Some(entry) => Some(entry.without_places()),
             None => base.entry(log)?,
         };
         let mut places = match recent.first() {
@@ -110,7 +110,7 @@ impl Shared {
             for place in &rest[..count] {
                 let run = block.as_ref().map_err(ToString::to_string).and_then(|block| {
                     let start = (place.offset - first.offset) as usize;
-                    verify(log, place, block.slice(start..start + place.bytes as usize))
+                    verify(log, place, &block.slice(start..start + place.bytes as usize))
                 });
                 match run {
                     Ok(run) => runs.push(run),
@@ -231,8 +231,8 @@ fn extent(places: &[Place]) -> usize {
 }
 
 /// Checks that a record is the one that the place speaks of, and sound.
-pub(super) fn verify(log: LogId, place: &Place, record: Bytes) -> Result<Run, String> {
-    let RecordStart::Sound(header) = RecordStart::decode(&record) else {
+pub(super) fn verify(log: LogId, place: &Place, record: &Bytes) -> Result<Run, String> {
+    let RecordStart::Sound(header) = RecordStart::decode(record) else {
         return Err("the record header is damaged".to_owned());
     };
     let events = record.slice(RECORD_HEADER_BYTES..);

@@ -179,7 +179,7 @@ impl Replay<'_> {
         let header = self.header(sector, scan.segment);
         let whole = header.is_some_and(|header| scan.is_sound(&header));
         if let (Some(header), true) = (header, whole) {
-            self.take(scan, scan.body(&header), Some(&header))?;
+            self.take(scan, &scan.body(&header), Some(&header))?;
             let (segment, offset) = (scan.segment, scan.base + scan.at as u64);
             let bytes = scan.extent(&header).len() as u64;
             self.outcome.last_group = Some(Spot { segment, offset, bytes });
@@ -231,7 +231,7 @@ impl Replay<'_> {
         let body = scan.bytes.slice((scan.at + GROUP_HEADER_BYTES).min(end)..end);
         let expected = header.map(|header| header.first_position + u64::from(header.records));
         let first = scan.at + GROUP_HEADER_BYTES;
-        let taken = self.take(scan, body, header.as_ref())?;
+        let taken = self.take(scan, &body, header.as_ref())?;
         let next_position = next.and_then(|at| GroupHeader::decode(scan.bytes.get(at..at + SECTOR)?).ok());
         let through = next_position.map(|header| header.first_position).or(expected);
         match through {
@@ -250,7 +250,7 @@ impl Replay<'_> {
     }
 
     /// Hands over the records of a body as far as their headers can be followed; gives the place behind the last one.
-    fn take(&mut self, scan: &Scan, body: Bytes, header: Option<&GroupHeader>) -> Result<usize, StoreError> {
+    fn take(&mut self, scan: &Scan, body: &Bytes, header: Option<&GroupHeader>) -> Result<usize, StoreError> {
         // The clock of the group before is the best there is for a group without a header.
         self.time_ms = header.map_or(self.time_ms, |header| header.time_ms);
         if let Some(header) = header {

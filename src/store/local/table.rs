@@ -26,6 +26,13 @@ pub(super) struct Entry {
     pub(super) places: Vec<Place>,
 }
 
+impl Entry {
+    /// A copy without the runs, of which there may be many.
+    pub(super) fn without_places(&self) -> Self {
+        Self { session: self.session.clone(), damage: self.damage, deleted: self.deleted, places: Vec::new() }
+    }
+}
+
 /// The changes since the last checkpoint.
 #[derive(Debug, Default)]
 pub(super) struct Table {
@@ -131,7 +138,7 @@ impl Base<'_> {
     /// The entry of a log, without runs.
     pub(super) fn entry(&self, log: LogId) -> Result<Option<Entry>, StoreError> {
         if let Some(entry) = self.frozen.and_then(|frozen| frozen.logs.get(&log)) {
-            return Ok(Some(Entry { places: Vec::new(), ..entry.clone() }));
+            return Ok(Some(entry.without_places()));
         }
         Ok(self.index.ok_or(StoreError::Rebuilding)?.entry(log)?)
     }

@@ -2,7 +2,6 @@
 
 use std::sync::atomic::{AtomicBool, AtomicUsize};
 
-use super::super::journal::Spares;
 use super::super::segment::{Device, Segment};
 use super::*;
 use crate::store::contract::{Writer, everything, key, list_all, read_all};
@@ -20,7 +19,8 @@ impl Device for Failing {
     fn write(&self, at: u64, bytes: &[u8]) -> io::Result<()> {
         if self.writes.fetch_add(1, Ordering::SeqCst) + 1 == self.fails.0 {
             // What a torn write leaves.
-            Device::write(&self.file, at, &bytes[..bytes.len().min(512)])?;
+            let group = bytes.iter().rposition(|&byte| byte != 0).map_or(0, |last| last + 1);
+            Device::write(&self.file, at, &bytes[..group / 1024 * 512])?;
             return Err(io::Error::other("a planned failure to write"));
         }
         Device::write(&self.file, at, bytes)
@@ -129,6 +129,24 @@ fn the_last_group_is_written_and_synced_once_more_at_open() {
 }
 
 #[test]
+fn opening_after_a_kill_settles_the_end_of_the_journal() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(dir.path());
+    let mut a = Writer::new(&store, key("a"));
+    store.commit(&[a.create(), a.append(2, 10)], 1).unwrap();
+    let killed = image(dir.path());
+    close(store, dir.path());
+    let path = segment_path(killed.path(), 1);
+    fs::OpenOptions::new().write(true).open(&path).unwrap().set_modified(std::time::UNIX_EPOCH).unwrap();
+    let before = fs::read(&path).unwrap();
+    let store = open(killed.path());
+    assert_ne!(fs::metadata(&path).unwrap().modified().unwrap(), std::time::UNIX_EPOCH, "it was written once more");
+    assert_eq!(fs::read(&path).unwrap(), before);
+    a.check(&store);
+    close(store, killed.path());
+}
+
+#[test]
 fn a_group_goes_into_the_next_segment_when_it_does_not_fit_and_one_that_never_fits_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     let store = open(dir.path());
@@ -146,6 +164,17 @@ fn a_group_goes_into_the_next_segment_when_it_does_not_fit_and_one_that_never_fi
     let store = open(dir.path());
     a.check(&store);
     store.commit(&[a.append(1, 10)], 1).unwrap();
+    a.check(&store);
+    close(store, dir.path());
+}
+
+#[test]
+fn a_store_that_keeps_no_spares_still_goes_on_in_the_next_segment() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = LocalStore::open(dir.path(), Options { spare_segments: 0, ..options(SEGMENT_BYTES) }).unwrap();
+    let mut a = Writer::new(&store, key("a"));
+    store.commit(&[a.create()], 1).unwrap();
+    (0..4).for_each(|_| store.commit(&[a.append(1, 700_000)], 1).unwrap());
     a.check(&store);
     close(store, dir.path());
 }
@@ -179,7 +208,7 @@ fn a_checkpoint_bounds_the_replay() {
 /// The state of the index that a kill leaves between two batches of a checkpoint.
 #[test]
 fn an_unfinished_checkpoint_hides_no_session() {
-    for keep in ["n", "s", "a", "r", "ns", "sa", "ra", "sr", "sar", "nsar"] {
+    for keep in ["n", "nr", "nrs", "nrsa", "r", "s", "rs"] {
         let dir = tempfile::tempdir().unwrap();
         let store = open(dir.path());
         let mut writers: Vec<_> = (0..3).map(|n| Writer::new(&store, key(&format!("s{n}")))).collect();
@@ -201,6 +230,10 @@ fn an_unfinished_checkpoint_hides_no_session() {
                 unfinished.insert(key, value).unwrap();
             }
         }
+        if !keep.contains('a') && keep.contains('s') {
+            // The old row goes before the session changes.
+            unfinished.scan_prefix("a").keys().for_each(|key| drop(unfinished.remove(key.unwrap()).unwrap()));
+        }
         drop(unfinished);
         let store = open(before.path());
         writers.iter().for_each(|writer| writer.check(&store));
@@ -211,6 +244,30 @@ fn an_unfinished_checkpoint_hides_no_session() {
         writers.iter().for_each(|writer| writer.check(&store));
         close(store, before.path());
     }
+}
+
+#[test]
+fn a_session_whose_name_was_not_written_yet_gets_it_from_the_journal() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(dir.path());
+    let new = Writer::new(&store, key("new"));
+    store.commit(&[new.create()], 2).unwrap();
+    let before = image(dir.path());
+    close(store, dir.path());
+    let after = sled::open(dir.path().join("index")).unwrap();
+    let unfinished = sled::open(before.path().join("index")).unwrap();
+    for item in after.scan_prefix("s").chain(after.scan_prefix("a")) {
+        let (key, value) = item.unwrap();
+        unfinished.insert(key, value).unwrap();
+    }
+    drop(unfinished);
+    let store = open(before.path());
+    assert_eq!((store.recovery().replayed, &store.recovery().rebuilt), (1, &None));
+    new.check(&store);
+    close(store, before.path());
+    let store = open(before.path());
+    new.check(&store);
+    close(store, before.path());
 }
 
 #[test]
@@ -268,30 +325,62 @@ fn an_index_that_breaks_under_an_open_store_is_built_anew_while_it_serves() {
 fn no_room_for_segments_is_full_and_ends_when_there_is_room() {
     let dir = tempfile::tempdir().unwrap();
     let store = open(dir.path());
+    let until = |is_so: &dyn Fn() -> bool| {
+        while !is_so() {
+            std::thread::yield_now();
+        }
+    };
+    until(&|| segment_path(dir.path(), 2).exists());
+    // A directory where the draft of the next segment should be made.
+    let obstacle = segment_path(dir.path(), 3).with_extension("draft");
+    fs::create_dir(&obstacle).unwrap();
     let mut a = Writer::new(&store, key("a"));
-    store.commit(&[a.create()], 1).unwrap();
-    // No segment can be made where its directory should be: a file under the name of the draft's directory.
-    let nowhere = dir.path().join("nowhere");
-    let header = SegmentHeader { store: store.id(), segment: 9, file_bytes: 1 << 16 };
-    let spares = Arc::new(Spares::new(&nowhere, header, Vec::new(), 1));
-    let done = AtomicBool::new(false);
-    std::thread::scope(|scope| {
-        scope.spawn(|| {
-            spares.make_until_closed();
-            done.store(true, Ordering::SeqCst);
-        });
-        while spares.problem().is_none() {
-            std::thread::yield_now();
-        }
-        assert!(spares.problem().unwrap().contains("no new journal segment"));
-        fs::create_dir(&nowhere).unwrap();
-        while spares.problem().is_some() {
-            std::thread::yield_now();
-        }
-        spares.close();
-    });
-    assert!(done.load(Ordering::SeqCst));
+    store.commit(&[a.create(), a.append(1, 700_000)], 1).unwrap();
+    assert_eq!(store.health(), Health::Writable, "there is a spare");
+    store.commit(&[a.append(1, 700_000)], 1).unwrap();
+    until(&|| matches!(store.health(), Health::Full(_)));
+    // What is on its way still fits.
+    store.commit(&[a.append(1, 100_000)], 1).unwrap();
+    a.check(&store);
+    fs::remove_dir(&obstacle).unwrap();
+    until(&|| store.health() == Health::Writable);
+    store.commit(&[a.append(1, 700_000)], 1).unwrap();
+    assert_eq!(store.shared.journal.lock().cursor().segment, 3);
     close(store, dir.path());
+    let store = open(dir.path());
+    a.check(&store);
+    close(store, dir.path());
+}
+
+#[test]
+fn a_commit_that_finds_no_room_poisons_and_leaves_no_trace() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = LocalStore::open(dir.path(), options(SEGMENT_BYTES)).unwrap();
+    let mut a = Writer::new(&store, key("a"));
+    store.commit(&[a.create(), a.append(1, 700_000)], 1).unwrap();
+    while !segment_path(dir.path(), 2).exists() {
+        std::thread::yield_now();
+    }
+    // The spare is taken, and no other can be made.
+    fs::create_dir(segment_path(dir.path(), 3).with_extension("draft")).unwrap();
+    store.commit(&[a.append(1, 700_000)], 1).unwrap();
+    let refused = a.clone().append(1, 700_000);
+    assert!(matches!(store.commit(&[refused], 1), Err(StoreError::Poisoned(_))));
+    assert!(matches!(store.commit(&[a.clone().append(1, 1)], 1), Err(StoreError::Poisoned(_))));
+    close(store, dir.path());
+    fs::remove_dir(segment_path(dir.path(), 3).with_extension("draft")).unwrap();
+    let store = open(dir.path());
+    a.check(&store);
+    assert_eq!(store.recovery().torn_bytes, 0);
+    close(store, dir.path());
+}
+
+struct Stop<'a>(&'a AtomicBool);
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::SeqCst);
+    }
 }
 
 /// Commits, reads, lists, checkpoints and rebuilds at once: no deadlock, no wrong answer.
@@ -303,8 +392,10 @@ fn readers_checkpoints_and_rebuilds_do_not_disturb_each_other() {
     store.commit(&writers.iter().map(Writer::create).collect::<Vec<_>>(), 1).unwrap();
     let heads: Vec<_> = writers.iter().map(|_| AtomicUsize::new(0)).collect();
     let (logs, done): (Vec<_>, _) = (writers.iter().map(|writer| writer.log).collect(), AtomicBool::new(false));
+    let is_done = || done.load(Ordering::SeqCst);
     std::thread::scope(|scope| {
-        let is_done = || done.load(Ordering::SeqCst);
+        // Also when this thread panics, or the others would run for ever.
+        let _stop = Stop(&done);
         scope.spawn(|| {
             while !is_done() {
                 store.checkpoint();
@@ -312,7 +403,7 @@ fn readers_checkpoints_and_rebuilds_do_not_disturb_each_other() {
         });
         scope.spawn(|| {
             while !is_done() {
-                store.shared.ask_for_rebuild();
+                store.shared.ask_for_rebuild(store.rebuilds());
                 std::thread::yield_now();
             }
         });
@@ -340,7 +431,6 @@ fn readers_checkpoints_and_rebuilds_do_not_disturb_each_other() {
             store.commit(&[writers[n].append(1, 50)], round as u64).unwrap();
             heads[n].store(writers[n].events.len(), Ordering::SeqCst);
         }
-        done.store(true, Ordering::SeqCst);
     });
     while store.find(&key("s0")).is_err() {
         std::thread::yield_now();

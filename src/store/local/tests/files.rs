@@ -40,7 +40,7 @@ fn lose_index(dir: &Path) {
 thread_local!(static GIVEN: Given = given());
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 150, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 80, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn a_store_with_one_damaged_journal_file_opens_and_tells_the_truth(
@@ -181,6 +181,45 @@ fn an_index_that_is_gone_empty_or_garbage_is_built_anew() {
         assert_eq!(list_all(&store, &everything(), 2).len(), 3);
         close(store, dir.path());
     }
+}
+
+/// What sled does when a page of it is lost: it opens, shorter.
+#[test]
+fn an_index_that_lost_an_entry_is_built_anew() {
+    let given = given();
+    for kind in ["n", "a", "s", "r", "!"] {
+        let dir = image(given.dir.path());
+        let db = sled::open(dir.path().join("index")).unwrap();
+        let (lost, _) = db.scan_prefix(kind).next().unwrap().unwrap();
+        db.remove(lost).unwrap();
+        drop(db);
+        let store = LocalStore::open(dir.path(), options(SMALL)).unwrap();
+        let is_noticed_at_open = matches!(kind, "n" | "a" | "!");
+        assert_eq!(store.recovery().rebuilt.is_some(), is_noticed_at_open, "{kind}");
+        given.writers.iter().for_each(|writer| check_soon(&store, writer));
+        assert_eq!(list_soon(&store), 3);
+        assert_eq!(store.rebuilds(), 1);
+        close(store, dir.path());
+    }
+}
+
+#[test]
+fn a_head_that_went_back_in_time_is_noticed_by_its_runs() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(dir.path());
+    let mut a = Writer::new(&store, key("a"));
+    store.commit(&[a.create(), a.append(1, 10)], 1).unwrap();
+    close(store, dir.path());
+    let entry = |dir: &Path| sled::open(dir.join("index")).unwrap().scan_prefix("s").next().unwrap().unwrap();
+    let (name, old) = entry(dir.path());
+    let store = open(dir.path());
+    store.commit(&[a.append(1, 10)], 1).unwrap();
+    close(store, dir.path());
+    sled::open(dir.path().join("index")).unwrap().insert(name, old).unwrap();
+    let store = open(dir.path());
+    check_soon(&store, &a);
+    assert_eq!(store.rebuilds(), 1);
+    close(store, dir.path());
 }
 
 #[test]

@@ -1,5 +1,5 @@
 //! The local engine against its promises: the contract, a model, crashes, damage, failing disks.
-#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "test code")]
+#![allow(clippy::unwrap_used, clippy::print_stdout, clippy::needless_for_each, reason = "test code")]
 
 mod damage;
 mod faults;

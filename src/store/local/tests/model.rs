@@ -70,7 +70,7 @@ impl Run {
         if !changes.is_empty() {
             self.clock += 1;
             // A clock that now and then goes back.
-            let time_ms = if self.clock % 7 == 0 { self.clock / 2 } else { self.clock };
+            let time_ms = if self.clock.is_multiple_of(7) { self.clock / 2 } else { self.clock };
             self.local.local().commit(&changes, time_ms).unwrap();
             self.model.commit(&changes, time_ms).unwrap();
         }
