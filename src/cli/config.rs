@@ -80,6 +80,7 @@ impl Config {
         rpc::server::Options {
             request_bytes_max: self.service.limits.batch_bytes_max.saturating_mul(2).max(1 << 20),
             response_bytes_max: self.service.limits.event_bytes_max.saturating_add(2 << 20),
+            connections_max: self.connections_max,
             streams_max: self.streams_max,
             keepalive: self.keepalive,
             reflection: self.reflection,

@@ -133,9 +133,10 @@ async fn node(config: &Config, store: Arc<LocalStore>) -> anyhow::Result<()> {
     tracing::info!(%address, "serving");
     let end = CancellationToken::new();
     let keeper = tokio::spawn(keep(service.clone(), wire.health.clone(), end.clone()));
-    let Wire { router, stop, tasks, health } = wire;
+    let Wire { router, connections_max, stop, tasks, health } = wire;
     let graceful = end.clone();
-    let mut serving = tokio::spawn(server::serve(router, listener, async move { graceful.cancelled().await }));
+    let mut serving =
+        tokio::spawn(server::serve((router, connections_max), listener, async move { graceful.cancelled().await }));
     tokio::select! {
         () = signals.next() => {}
         ended = &mut serving => anyhow::bail!("serving ended by itself: {ended:?}"),

@@ -9,6 +9,7 @@ pub mod server;
 
 mod codec;
 mod convert;
+mod listener;
 mod log;
 mod sessions;
 mod status;

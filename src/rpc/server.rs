@@ -8,6 +8,7 @@ use tonic::transport::server::Router;
 use tonic::transport::{Error, Server};
 use tonic_health::server::HealthReporter;
 
+use super::listener::Bounded;
 use super::log::Log;
 use super::pb;
 use super::pb::log_service_server::LogServiceServer;
@@ -22,6 +23,8 @@ pub struct Options {
     pub request_bytes_max: usize,
     /// Largest response message in bytes: the largest event with its envelope.
     pub response_bytes_max: usize,
+    /// Connections at once; more wait until one of them ends.
+    pub connections_max: usize,
     /// Calls at once on one connection.
     pub streams_max: u32,
     /// Idle time after which a connection is probed.
@@ -34,6 +37,8 @@ pub struct Options {
 pub struct Wire {
     /// tonic's router.
     pub router: Router,
+    /// Connections at once.
+    pub connections_max: usize,
     /// Ends open streams.
     pub stop: CancellationToken,
     /// Tasks that feed streams.
@@ -72,7 +77,7 @@ pub async fn wire(service: Service, options: &Options) -> Result<Wire, tonic_ref
         .add_service(health_service)
         .add_optional_service(v1)
         .add_optional_service(v1alpha);
-    Ok(Wire { router, stop, tasks, health })
+    Ok(Wire { router, connections_max: options.connections_max, stop, tasks, health })
 }
 
 fn server(options: &Options) -> Server {
@@ -97,10 +102,14 @@ pub async fn serve_or_not(health: &HealthReporter, serves: bool) {
     }
 }
 
-/// A listener whose connections answer without delay, bounded in number.
+/// A listening socket.
 pub type Listener = tonic::transport::server::TcpIncoming;
 
-/// Serves until `shutdown`, then until the open calls have ended.
-pub async fn serve(router: Router, listener: Listener, shutdown: impl Future<Output = ()>) -> Result<(), Error> {
-    router.serve_with_incoming_shutdown(listener, shutdown).await
+/// Serves at most so many connections at once until `shutdown`, then until the open calls have ended.
+pub async fn serve(
+    (router, connections_max): (Router, usize),
+    listener: Listener,
+    shutdown: impl Future<Output = ()>,
+) -> Result<(), Error> {
+    router.serve_with_incoming_shutdown(Bounded::new(listener, connections_max), shutdown).await
 }

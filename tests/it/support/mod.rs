@@ -89,7 +89,7 @@ impl Node {
             ended.cancelled().await;
             stop.cancel();
         };
-        tokio::spawn(server::serve(wire.router, listener, shutdown));
+        tokio::spawn(server::serve((wire.router, wire.connections_max), listener, shutdown));
         Self { address, service, end }
     }
 
