@@ -51,6 +51,36 @@ fn kill_9_under_load_loses_nothing_that_was_acknowledged() {
     });
 }
 
+#[test]
+fn restarts_in_peace_under_load_lose_nothing_and_leave_nothing_torn() {
+    run(async {
+        let mut random = Random::new("QUIPU_RESTART_SEED");
+        let dir = tempfile::tempdir().unwrap();
+        let mut writers: Vec<_> = (0..WRITERS).map(|n| Writer::new(&format!("w{n}"), random.next(), 100_000)).collect();
+        let mut total = Found::default();
+        for _ in 0..6 {
+            let mut server = Process::spawn(dir.path(), &SMALL);
+            let opened: serde_json::Value =
+                serde_json::from_str(&server.wait_for("the store is open").unwrap()).unwrap();
+            let found = ["replayed", "torn_bytes", "damaged_places", "rebuilt"].map(|name| opened[name].to_string());
+            assert_eq!(found, ["0", "0", "0", "\"no\""], "the end before was clean");
+            server.serving();
+            check(&mut writers, &server, &mut total).await;
+            let mut running = tokio::task::JoinSet::new();
+            for writer in writers.drain(..) {
+                running.spawn(writer.run(server.client().await));
+            }
+            moment(&mut random, 300).await;
+            server.end();
+            writers = running.join_all().await;
+        }
+        let server = Process::start(dir.path(), &SMALL);
+        check(&mut writers, &server, &mut total).await;
+        println!("{total:?}");
+        server.end();
+    });
+}
+
 /// A moment at random: that is what a crash chooses.
 async fn moment(random: &mut Random, millis: u64) {
     tokio::time::sleep(Duration::from_micros(random.below(millis * 1000))).await;
