@@ -209,8 +209,8 @@ fn connections_beyond_the_limit_wait_for_a_place() {
         let waiting = tokio::time::timeout(std::time::Duration::from_millis(300), third.get("s")).await;
         assert!(waiting.is_err(), "{waiting:?}");
         drop(first);
-        let served = tokio::time::timeout(std::time::Duration::from_secs(20), third.get("s")).await;
-        served.expect("a place became free").unwrap();
+        let answer = tokio::time::timeout(std::time::Duration::from_secs(20), third.get("s")).await;
+        answer.expect("a place became free").unwrap();
         server.end();
     });
 }
