@@ -17,6 +17,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     // The bytes, not the struct: reflection then serves comments and options as written.
     let descriptor = compiler.encode_file_descriptor_set();
     fs::write(PathBuf::from(env::var("OUT_DIR")?).join("descriptor.bin"), &descriptor)?;
-    tonic_prost_build::configure().bytes(".").compile_fds(FileDescriptorSet::decode(descriptor.as_slice())?)?;
+    let builder = tonic_prost_build::configure().bytes(".").codec_path("crate::rpc::codec::BoundedCodec");
+    builder.compile_fds(FileDescriptorSet::decode(descriptor.as_slice())?)?;
     Ok(())
 }

@@ -174,9 +174,9 @@ pub(super) async fn remove(args: RemoveArgs) -> anyhow::Result<()> {
         let answer = client.sessions.delete_session(request).await;
         let head = answer.map_err(|status| refusal(&status))?.into_inner().head.unwrap_or_default();
         if args.target.json {
-            println!("{}", json!({"deleted": id, "head": head_json(&head)}));
+            say!("{}", json!({"deleted": id, "head": head_json(&head)}))?;
         } else {
-            println!("deleted {} ({} events)", shown(&id), head.next_seq);
+            say!("deleted {} ({} events)", shown(&id), head.next_seq)?;
         }
     }
     Ok(())
@@ -217,9 +217,9 @@ pub(super) async fn append(args: AppendArgs) -> anyhow::Result<()> {
         client.log.flush(request).await.map_err(|status| refusal(&status))?;
     }
     if args.target.json {
-        println!("{}", json!({"session_id": args.id, "appended": batch.stored, "next_seq": next_seq}));
+        say!("{}", json!({"session_id": args.id, "appended": batch.stored, "next_seq": next_seq}))?;
     } else {
-        println!("{} events appended, next seq {next_seq}", batch.stored);
+        say!("{} events appended, next seq {next_seq}", batch.stored)?;
     }
     Ok(())
 }
@@ -358,7 +358,7 @@ fn print_row(session: &pb::Session, as_json: bool) -> anyhow::Result<()> {
     let header = session.header.clone().unwrap_or_default();
     let head = session.head.clone().unwrap_or_default();
     let cwd = header.cwd.unwrap_or_default();
-    println!("{}  {:>9}  {:<38}  {}", time(head.updated_at_ms as i64), head.next_seq, shown(&header.id), shown(&cwd));
+    say!("{}  {:>9}  {:<38}  {}", time(head.updated_at_ms as i64), head.next_seq, shown(&header.id), shown(&cwd))?;
     Ok(())
 }
 
@@ -375,12 +375,12 @@ fn head_json(head: &pb::Head) -> serde_json::Value {
 
 fn print_head(head: &pb::Head, as_json: bool) -> anyhow::Result<()> {
     if as_json {
-        println!("{}", serde_json::to_string(&head_json(head))?);
+        say!("{}", serde_json::to_string(&head_json(head))?)?;
     } else {
-        println!("next seq     {} ({} durable)", head.next_seq, head.durable_next_seq);
-        println!("chain        {}", hex(&head.chain));
-        println!("incarnation  {}", hex(&head.incarnation));
-        println!("updated      {}", time(head.updated_at_ms as i64));
+        say!("next seq     {} ({} durable)", head.next_seq, head.durable_next_seq)?;
+        say!("chain        {}", hex(&head.chain))?;
+        say!("incarnation  {}", hex(&head.incarnation))?;
+        say!("updated      {}", time(head.updated_at_ms as i64))?;
     }
     Ok(())
 }
@@ -402,17 +402,19 @@ fn print_session(session: &pb::Session, as_json: bool) -> anyhow::Result<()> {
             },
             "head": head_json(&head),
         });
-        println!("{}", serde_json::to_string(&value)?);
+        say!("{}", serde_json::to_string(&value)?)?;
         return Ok(());
     }
-    println!("session      {} (namespace {}, profile {profile})", shown(&header.id), session.namespace);
-    println!("created      {}", time(header.created_at_ms.unwrap_or_default() as i64));
+    say!("session      {} (namespace {}, profile {profile})", shown(&header.id), session.namespace)?;
+    say!("created      {}", time(header.created_at_ms.unwrap_or_default() as i64))?;
     let texts = [("cwd", header.cwd), ("parent", header.parent_session), ("preset", header.agent_preset)];
     for (name, text) in texts {
-        text.iter().for_each(|text| println!("{name:<11}  {}", shown(text)));
+        if let Some(text) = text {
+            say!("{name:<11}  {}", shown(&text))?;
+        }
     }
     for (name, value) in header.labels {
-        println!("label        {}={}", shown(&name), shown(&value));
+        say!("label        {}={}", shown(&name), shown(&value))?;
     }
     print_head(&head, false)
 }

@@ -103,7 +103,7 @@ impl Config {
         let counts = [
             ("serving_loops", self.serving_loops, 0..=1024),
             ("reads_max", self.service.reads_max, 1..=1_000_000),
-            ("batch_events_max", self.service.limits.batch_events_max, 1..=1_000_000),
+            ("batch_events_max", self.service.limits.batch_events_max, 1..=rpc::BATCH_EVENTS_MAX),
             ("event_bytes_max", event_bytes_max, 1..=64 << 20),
             ("connections_max", self.connections_max, 1..=1_000_000),
             ("streams_max", self.streams_max as usize, 1..=1_000_000),

@@ -43,7 +43,8 @@ pub(super) async fn import(args: ImportArgs) -> anyhow::Result<()> {
     let mut failed = 0;
     for path in &args.files {
         match import_file(path, &options, &mut client, &args.target.namespace).await {
-            Ok(report) => report.print(path, args.target.json),
+            // The import goes on although nobody reads what it says.
+            Ok(report) => drop(report.print(path, args.target.json)),
             Err(error) => {
                 failed += 1;
                 eprintln!("{}: {}", shown(&path.display().to_string()), shown(&format!("{error:#}")));
@@ -63,21 +64,20 @@ struct Report {
 }
 
 impl Report {
-    fn print(&self, path: &Path, as_json: bool) {
+    fn print(&self, path: &Path, as_json: bool) -> std::io::Result<()> {
         let notes: Vec<_> = self.scan.notes.iter().map(ToString::to_string).collect();
         let path = path.display().to_string();
         let (id, events) = (self.scan.id.as_str(), self.scan.events);
         if as_json {
             let chain = super::text::hex(&self.head.chain);
-            println!(
+            return say!(
                 "{}",
                 json!({"file": path, "session_id": id, "events": events, "appended": self.stored, "chain": chain, "notes": notes})
             );
-            return;
         }
         let present = events - self.stored;
-        println!("{}: {} events as session {} ({present} were there)", shown(&path), events, shown(id));
-        notes.iter().for_each(|note| println!("  note: {}", shown(note)));
+        say!("{}: {} events as session {} ({present} were there)", shown(&path), events, shown(id))?;
+        notes.iter().try_for_each(|note| say!("  note: {}", shown(note)))
     }
 }
 

@@ -4,6 +4,14 @@
 //! log can steer a terminal.
 #![allow(clippy::print_stdout, reason = "commands print their results")]
 
+/// Prints a line. That nobody reads any more is an error here, which ends a command, and success for the program.
+macro_rules! say {
+    ($($part:tt)*) => {{
+        use std::io::Write as _;
+        writeln!(std::io::stdout(), $($part)*)
+    }};
+}
+
 mod command;
 pub mod config;
 mod import;
@@ -11,6 +19,7 @@ mod lines;
 mod serve;
 mod text;
 
+use std::io::Write as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -118,8 +127,9 @@ pub fn main() -> ExitCode {
         }
         Command::Completions { shell } => {
             let mut definition = serve::with_settings(Cli::command());
-            clap_complete::generate(shell, &mut definition, "quipu", &mut std::io::stdout());
-            Ok(())
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut definition, "quipu", &mut script);
+            std::io::stdout().write_all(&script).map_err(Into::into)
         }
         Command::Create(args) => run(command::create(args)),
         Command::Append(args) => run(command::append(args)),
@@ -132,11 +142,17 @@ pub fn main() -> ExitCode {
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
+        Err(error) if is_closed_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("quipu: {}", text::shown(&format!("{error:#}")));
             ExitCode::from(REFUSED)
         }
     }
+}
+
+/// The reader of our output had enough, as `head` has.
+fn is_closed_pipe(error: &anyhow::Error) -> bool {
+    error.downcast_ref::<std::io::Error>().is_some_and(|error| error.kind() == std::io::ErrorKind::BrokenPipe)
 }
 
 fn run(command: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<()> {

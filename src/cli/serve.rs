@@ -47,11 +47,11 @@ pub(super) fn serve(args: &ServeArgs, flags: &ArgMatches) -> ExitCode {
         }
     };
     if args.print_config {
-        println!("{}", config::print(&config).trim_end());
+        drop(say!("{}", config::print(&config).trim_end()));
         return ExitCode::SUCCESS;
     }
     if args.check_config {
-        println!("the configuration is good");
+        drop(say!("the configuration is good"));
         return ExitCode::SUCCESS;
     }
     if let Err(problem) = start_logging(&config) {

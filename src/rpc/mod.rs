@@ -8,10 +8,14 @@ pub mod client;
 pub mod loops;
 pub mod server;
 
+mod codec;
 mod convert;
 mod log;
 mod sessions;
 mod status;
+
+/// Most events of a batch that a server can be configured for: what a message can hold beside its other fields.
+pub const BATCH_EVENTS_MAX: usize = codec::PARTS_MAX - 100;
 
 /// The generated types of `proto/quipu/v1`.
 #[allow(

@@ -171,7 +171,8 @@ fn accepted_events_are_ordered_at_once_and_durable_with_flush() {
         let head = client.head("s").await;
         assert_eq!((head.next_seq, head.durable_next_seq), (5, 0));
         // What is not durable is shown to nobody, but it is compared with.
-        assert!(client.read(all_of("s")).await.unwrap().events().is_empty());
+        let read = client.read(all_of("s")).await.unwrap();
+        assert_eq!((read.events(), read.reason()), (vec![], pb::ReadEndReason::EndOfLog));
         let again = client.append(accepted(2, notes("b", 3))).await.unwrap();
         assert!(again.deduplicated && again.head.unwrap().durable_next_seq <= 5);
         let other = client.append(accepted(2, notes("c", 3))).await;

@@ -1,5 +1,7 @@
 //! The operator's commands against a real server.
 
+use std::process::Stdio;
+
 use serde_json::{Value, json};
 
 use crate::support::process::{Process, quipu, run_with};
@@ -150,4 +152,24 @@ fn without_a_server_a_command_says_how_to_start_one() {
     assert!(help.status.success() && text(&help.stdout).contains("Exit codes"));
     let script = run_with(quipu().args(["completions", "bash"]), b"");
     assert!(script.status.success() && text(&script.stdout).contains("quipu"));
+}
+
+#[test]
+fn a_reader_who_had_enough_is_no_failure() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Process::start(dir.path(), &[]);
+    server.json(&["create", "s", "--profile", "raw"], b"");
+    let events = "{\"type\":\"a\",\"data\":\"0123456789\"}\n".repeat(20_000);
+    server.json(&["append", "s"], events.as_bytes());
+    for args in
+        [&["ls"][..], &["stat", "s"], &["read", "s"], &["flush", "s"], &["create", "t"], &["completions", "bash"]]
+    {
+        let mut command = quipu();
+        command.args(args).env("QUIPU_ADDRESS", &server.address).stderr(Stdio::piped());
+        // A pipe whose other end is closed already.
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let output = command.stdout(writer).output().unwrap();
+        assert!(output.status.success() && output.stderr.is_empty(), "{args:?}: {}", text(&output.stderr));
+    }
 }

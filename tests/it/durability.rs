@@ -26,10 +26,20 @@ fn an_append_whose_client_went_away_is_wholly_there_and_leaves_no_hole() {
         let node = Node::over(gate.clone(), Options::default()).await;
         let mut client = node.client().await;
         client.make("s").await;
-        for round in 0..3_u64 {
+        client.make("other").await;
+        for round in 0..4_u64 {
+            // In odd rounds the batch surely stands in the queue, behind another one, when its client goes.
             gate.shut();
+            let mut before = node.client().await;
+            let ahead = tokio::spawn(async move { before.append(batch("other", round, notes("o", 1))).await });
+            if round % 2 == 1 {
+                gate.reached().await;
+            }
             let mut leaver = node.client().await;
             let going = tokio::spawn(async move { leaver.append(batch("s", round * 5, notes("a", 3))).await });
+            while client.head("s").await.next_seq < round * 5 + 3 {
+                tokio::task::yield_now().await;
+            }
             gate.reached().await;
             going.abort();
             assert!(going.await.unwrap_err().is_cancelled());
@@ -41,9 +51,10 @@ fn an_append_whose_client_went_away_is_wholly_there_and_leaves_no_hole() {
             }
             gate.open();
             assert_eq!(behind.await.unwrap().unwrap().head.unwrap().durable_next_seq, round * 5 + 5);
+            ahead.await.unwrap().unwrap();
         }
-        assert_eq!(client.read(all_of("s")).await.unwrap().seqs(), (0..15).collect::<Vec<_>>());
-        assert!(client.append(batch("s", 10, notes("a", 3))).await.unwrap().deduplicated);
+        assert_eq!(client.read(all_of("s")).await.unwrap().seqs(), (0..20).collect::<Vec<_>>());
+        assert!(client.append(batch("s", 15, notes("a", 3))).await.unwrap().deduplicated);
     });
 }
 
@@ -196,7 +207,8 @@ fn a_disk_that_does_not_answer_gives_an_unknown_outcome_in_time() {
         assert!(refusal.delay().is_some());
         let refusal = refused(client.flush("s").await, Code::Unavailable, "SYNC_TIMEOUT");
         assert!(refusal.delay().is_some());
-        assert!(client.read(all_of("s")).await.unwrap().seqs().is_empty(), "reads go on");
+        let read = client.read(all_of("s")).await.unwrap();
+        assert_eq!((read.events(), read.reason()), (vec![], pb::ReadEndReason::EndOfLog), "reads go on");
         gate.open();
         // The same batch again settles it.
         assert!(client.append(batch("s", 0, notes("a", 2))).await.unwrap().deduplicated);

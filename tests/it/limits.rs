@@ -344,6 +344,15 @@ struct LaterEvent {
     later: std::collections::HashMap<String, String>,
 }
 
+async fn later_append(node: &Node, request: LaterAppend) -> Result<pb::AppendResponse, tonic::Status> {
+    let channel = tonic::transport::Endpoint::new(node.address.clone()).unwrap().connect().await.unwrap();
+    let mut grpc = tonic::client::Grpc::new(channel);
+    grpc.ready().await.unwrap();
+    let path = tonic::codegen::http::uri::PathAndQuery::from_static("/quipu.v1.LogService/Append");
+    let codec = tonic_prost::ProstCodec::<LaterAppend, pb::AppendResponse>::default();
+    Ok(grpc.unary(tonic::Request::new(request), path, codec).await?.into_inner())
+}
+
 #[test]
 fn unknown_fields_are_ignored() {
     run(async {
@@ -358,14 +367,25 @@ fn unknown_fields_are_ignored() {
         };
         let request =
             LaterAppend { session_id: "s".to_owned(), first_seq: Some(0), events: vec![event], later: "x".to_owned() };
-        let channel = tonic::transport::Endpoint::new(node.address.clone()).unwrap().connect().await.unwrap();
-        let mut grpc = tonic::client::Grpc::new(channel);
-        grpc.ready().await.unwrap();
-        let path = tonic::codegen::http::uri::PathAndQuery::from_static("/quipu.v1.LogService/Append");
-        let codec = tonic_prost::ProstCodec::<LaterAppend, pb::AppendResponse>::default();
-        let answer = grpc.unary(tonic::Request::new(request), path, codec).await.unwrap().into_inner();
+        let answer = later_append(&node, request).await.unwrap();
         assert_eq!(answer.head.unwrap().next_seq, 1);
         let event = pb::NewEvent { time_ms: 0, ..note("1") };
         assert_eq!(client.read(all_of("s")).await.unwrap().events(), stored(0, &[event]));
+    });
+}
+
+#[test]
+fn a_message_of_countless_empty_parts_is_refused_before_it_is_unpacked() {
+    run(async {
+        let node = Node::memory().await;
+        node.client().await.make("s").await;
+        let request = LaterAppend {
+            session_id: "s".to_owned(),
+            first_seq: Some(0),
+            events: vec![LaterEvent::default(); 100_000],
+            later: String::new(),
+        };
+        let refusal = refused(later_append(&node, request).await, Code::InvalidArgument, "INVALID_REQUEST");
+        is_limit(&refusal, "message_parts_max", 100_001, 100_000);
     });
 }

@@ -14,7 +14,7 @@ use tonic_health::pb::health_client::HealthClient;
 use crate::support::load::{Found, Writer};
 use crate::support::process::Process;
 use crate::support::volume::Volume;
-use crate::support::{Calls, Random, all_of, batch, notes, refused, run, setting, stored};
+use crate::support::{Calls, Random, all_of, batch, notes, refused, run, run_long, setting, stored};
 
 const SMALL: [&str; 10] = [
     "--segment-bytes",
@@ -45,7 +45,7 @@ const CUTS_PER_VOLUME: u64 = 10;
 
 #[test]
 fn power_cuts_lose_nothing_that_was_acknowledged_and_every_store_opens() {
-    run(async {
+    run_long(async {
         let cuts = setting("QUIPU_POWER_CUTS", 100);
         let mut random = Random::new("QUIPU_POWER_SEED");
         let (mut total, mut appends, mut done) = (Found::default(), 0, 0);
@@ -164,9 +164,9 @@ fn the_cuts_bite_a_store_that_acknowledges_after_sleds_flush_loses_data() {
             child.wait().unwrap();
         });
         let last = answered.last().unwrap_or(last);
-        let lost = control_losses(&volume.dir(), last);
-        println!("control, cut {cut}: of {} acknowledged: {lost:?}", last + 1);
-        if lost != Ok(0) {
+        let losses = control_losses(&volume.dir(), last);
+        println!("control, cut {cut}: of {} acknowledged: {losses:?}", last + 1);
+        if losses != Ok(0) {
             return;
         }
     }

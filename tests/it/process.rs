@@ -195,3 +195,22 @@ fn the_server_refuses_writes_while_it_drains() {
         client.get("s").await.unwrap();
     });
 }
+
+#[test]
+fn connections_beyond_the_limit_wait_for_a_place() {
+    run(async {
+        let dir = tempfile::tempdir().unwrap();
+        let server = Process::start(dir.path(), &["--connections-max", "2"]);
+        let (mut first, mut second) = (server.client().await, server.client().await);
+        first.make("s").await;
+        second.get("s").await.unwrap();
+        // The operating system takes the connection, but nobody answers on it.
+        let mut third = server.client().await;
+        let waiting = tokio::time::timeout(std::time::Duration::from_millis(300), third.get("s")).await;
+        assert!(waiting.is_err(), "{waiting:?}");
+        drop(first);
+        let answer = tokio::time::timeout(std::time::Duration::from_secs(20), third.get("s")).await;
+        answer.expect("a place became free").unwrap();
+        server.end();
+    });
+}

@@ -99,10 +99,18 @@ pub(super) fn replay(
     Ok(replay.outcome)
 }
 
-/// The content of a segment from `start` on.
+/// The content of a segment from `start` on. Memory is touched for what was written only: most of the current segment
+/// and all of a spare are zeros, and so is fresh memory.
 fn rest(segment: &Segment, start: u64) -> Result<Vec<u8>, StoreError> {
-    let bytes = segment.actual_bytes.saturating_sub(start);
-    Ok(if bytes == 0 { Vec::new() } else { segment.read(start, bytes as usize)? })
+    const CHUNK: usize = 256 << 10;
+    let mut content = vec![0; segment.actual_bytes.saturating_sub(start) as usize];
+    for (index, part) in content.chunks_mut(CHUNK).enumerate() {
+        let chunk = segment.read(start + (index * CHUNK) as u64, part.len())?;
+        if chunk.iter().any(|&byte| byte != 0) {
+            part.copy_from_slice(&chunk);
+        }
+    }
+    Ok(content)
 }
 
 struct Replay<'a> {

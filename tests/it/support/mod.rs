@@ -21,9 +21,24 @@ use tonic::transport::server::TcpIncoming;
 use tonic::{Code, Status};
 use tonic_types::StatusExt;
 
-/// Runs a test on a runtime of its own, with the two workers that the committer needs.
+/// Runs a test on a runtime of its own, with the two workers that the committer needs. A test that hangs fails.
 pub fn run<T>(test: impl Future<Output = T>) -> T {
-    tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap().block_on(test)
+    run_long(async { tokio::time::timeout(std::time::Duration::from_secs(180), test).await.expect("the test hangs") })
+}
+
+/// The same without a limit, for tests with a long form.
+pub fn run_long<T>(test: impl Future<Output = T>) -> T {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    Background(Some(runtime)).0.as_ref().unwrap().block_on(test)
+}
+
+/// Ends without waiting for its workers: a failed test may leave one blocked in a commit.
+struct Background(Option<tokio::runtime::Runtime>);
+
+impl Drop for Background {
+    fn drop(&mut self) {
+        self.0.take().unwrap().shutdown_background();
+    }
 }
 
 /// Says that a test did not run; fails instead where everything must.

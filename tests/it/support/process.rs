@@ -33,10 +33,15 @@ impl Process {
     /// Starts a server and waits until it serves.
     pub fn start(dir: &Path, args: &[&str]) -> Self {
         let mut server = Self::spawn(dir, args);
-        let line = server.wait_for("serving").unwrap_or_else(|| panic!("it does not serve: {:#?}", server.seen));
-        let line: Value = serde_json::from_str(&line).unwrap();
-        server.address = format!("http://{}", line["address"].as_str().unwrap());
+        server.serving();
         server
+    }
+
+    /// Waits until it serves, and learns where.
+    pub fn serving(&mut self) {
+        let line = self.wait_for("serving").unwrap_or_else(|| panic!("it does not serve: {:#?}", self.seen));
+        let line: Value = serde_json::from_str(&line).unwrap();
+        self.address = format!("http://{}", line["address"].as_str().unwrap());
     }
 
     /// Starts a server without waiting.

@@ -24,6 +24,10 @@ fn run(program: &str, args: &[&str]) -> Result<(), String> {
     Err(format!("{program} {}: {}", args.join(" "), String::from_utf8_lossy(&output.stderr).trim()))
 }
 
+fn python() -> String {
+    std::env::var("QUIPU_PYTHON").unwrap_or_else(|_| "python3".to_owned())
+}
+
 impl Volume {
     /// A new volume, or a line that says why there can be none here.
     pub fn new(bytes: u64) -> Option<Self> {
@@ -42,6 +46,8 @@ impl Volume {
         let path = volume.image();
         run("mkfs.ext4", &["-q", "-F", "-E", "lazy_itable_init=1,nodiscard", path.to_str().unwrap_or_default()])?;
         volume.mount()?;
+        // What `shut_down` needs.
+        run(&python(), &["-c", "import fcntl"])?;
         Ok(volume)
     }
 
@@ -76,8 +82,7 @@ impl Volume {
     pub fn shut_down(&self) {
         let script = "import fcntl,os,struct,sys; fd=os.open(sys.argv[1],os.O_RDONLY); \
                       fcntl.ioctl(fd,0x8004587D,struct.pack('I',2))";
-        let python = std::env::var("QUIPU_PYTHON").unwrap_or_else(|_| "python3".to_owned());
-        run(&python, &["-c", script, self.root().to_str().unwrap_or_default()]).unwrap();
+        run(&python(), &["-c", script, self.root().to_str().unwrap_or_default()]).unwrap();
     }
 
     /// The power goes while `process` works, and comes back without it. `end` kills the process and reaps it.
