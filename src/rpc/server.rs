@@ -23,8 +23,6 @@ pub struct Options {
     pub request_bytes_max: usize,
     /// Largest response message in bytes: the largest event with its envelope.
     pub response_bytes_max: usize,
-    /// Connections at once; more wait until one of them ends.
-    pub connections_max: usize,
     /// Calls at once on one connection.
     pub streams_max: u32,
     /// Idle time after which a connection is probed.
