@@ -220,7 +220,7 @@ impl Scanner<'_> {
 /// vector instructions, because this is where an append spends its time on large payloads.
 fn plain_length(text: &[u8]) -> usize {
     const BLOCK: usize = 32;
-    let is_special = |byte: u8| (byte < 0x20) | (byte == b'"') | (byte == b'\\');
+    let is_special = |byte: u8| byte < 0x20 || byte == b'"' || byte == b'\\';
     let mut length = 0;
     for block in text.chunks_exact(BLOCK) {
         if block.iter().fold(false, |any, &byte| any | is_special(byte)) {
