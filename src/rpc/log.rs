@@ -53,6 +53,7 @@ impl LogService for Log {
             head: Some(appended.head.into()),
             ack_level: ack_level.into(),
             deduplicated: appended.deduplicated,
+            reports: appended.reports.into_iter().map(Into::into).collect(),
         }))
     }
 

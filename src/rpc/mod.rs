@@ -11,6 +11,7 @@ mod convert;
 mod log;
 mod sessions;
 mod status;
+mod views;
 
 /// The generated types of `proto/quipu/v1`.
 #[allow(

@@ -74,6 +74,10 @@ impl From<Error> for Status {
                 info.metadata.insert("field".to_owned(), field);
                 None
             }
+            Fact::Named(facts) => {
+                info.metadata.extend(facts.into_iter().map(|(name, value)| (name.to_owned(), value)));
+                None
+            }
             Fact::Conflict { head, first_differing_seq } => {
                 info.metadata.insert("next_seq".to_owned(), head.next_seq.to_string());
                 let first_differing_seq = first_differing_seq.map(crate::model::Seq::get);

@@ -7,24 +7,33 @@
 mod budget;
 mod committer;
 mod error;
+mod fold;
 mod read;
 mod session;
 mod slots;
+mod view;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use self::budget::Budget;
+use self::budget::{Budget, Permit};
 use self::committer::{Committer, Waiter};
+use self::fold::Arriving;
 use self::session::{Live, Slot, State};
 use self::slots::Slots;
 use crate::codec::Chain;
+use crate::model::json::Doc;
 use crate::model::{Header, Incarnation, Limits, NewEvent, Profile, Seq, SessionKey};
+use crate::replay::admit::{Report, reads_payload};
 use crate::store::{Birth, Change, Health, ListCursor, ListFilter, Store};
 
 pub use self::error::{Error, Fact, Reason};
+pub use self::fold::TailState;
 pub use self::read::{Batch, Reading};
+pub use self::view::{
+    Ask, Assembled, Basis, Conversation, Family, History, PageOf, Reconstructed, RecordQuery, Relative, Statistics,
+};
 
 /// Where a log stands.
 #[derive(Clone, Debug, PartialEq)]
@@ -41,6 +50,8 @@ pub struct Head {
     pub incarnation: Incarnation,
     /// When the log last changed durably, by this node's clock.
     pub updated_ms: u64,
+    /// What stands open at the end, if the log was folded.
+    pub tail: Option<TailState>,
 }
 
 /// A session without its events.
@@ -87,6 +98,8 @@ pub struct Appended {
     pub level: AckLevel,
     /// It was stored before.
     pub deduplicated: bool,
+    /// What it breaks, although it was stored.
+    pub reports: Vec<Report>,
 }
 
 /// How the service behaves.
@@ -104,6 +117,8 @@ pub struct Options {
     pub commit_timeout: Duration,
     /// Sessions kept in memory although nobody uses them.
     pub idle_sessions_max: usize,
+    /// Unknown event types that contribute nothing to any view.
+    pub log_only_types: Vec<String>,
 }
 
 impl Default for Options {
@@ -115,6 +130,7 @@ impl Default for Options {
             accept_window: Duration::from_millis(200),
             commit_timeout: Duration::from_secs(30),
             idle_sessions_max: 10_000,
+            log_only_types: Vec::new(),
         }
     }
 }
@@ -134,6 +150,8 @@ struct Inner {
     appends: Budget,
     reads: Budget,
     draining: AtomicBool,
+    /// See [`Options::log_only_types`].
+    log_only: Arc<[String]>,
 }
 
 /// Milliseconds since 1970 by this node's clock.
@@ -151,6 +169,7 @@ impl Service {
             appends: Budget::new(options.append_budget_bytes),
             reads: Budget::new(options.reads_max),
             draining: AtomicBool::new(false),
+            log_only: options.log_only_types.clone().into(),
             store,
             options,
         };
@@ -186,7 +205,8 @@ impl Service {
                     let incarnation = crate::store::new_incarnation();
                     let birth = Arc::new(Birth { key, incarnation, profile, header });
                     let log = self.inner.store.allot();
-                    let live = Live::new(log, birth.clone(), now_ms);
+                    let mut live = Live::new(log, birth.clone(), now_ms);
+                    live.fold = (profile != Profile::Raw).then(|| Box::new(self.new_fold()));
                     let session = live.session(self.inner.store_id);
                     let waiter = self.inner.committer.submit(&slot, Some(Change::Create { log, birth }), None);
                     *state = State::Live(live);
@@ -241,39 +261,67 @@ impl Service {
 
     /// Appends a batch (design, section 4).
     pub async fn append(&self, append: Append) -> Result<Appended, Error> {
-        let bytes = check_batch(&append.events, &self.inner.options.limits)?;
+        let (bytes, docs) = check_batch(&append.events, &self.inner.options.limits)?;
         self.check_writable()?;
         let permit = self.inner.appends.take(bytes);
         let permit =
             permit.ok_or_else(|| Error::new(Reason::Rate, "too many appends are waiting; nothing was stored"))?;
         let slot = self.inner.slots.get(&append.key).await?;
-        let waiter = {
-            let mut state = slot.state.lock();
-            let live = live_mut(&mut state, &append.key)?;
-            live.check_incarnation(append.incarnation)?;
-            live.check_whole()?;
-            if append.first_seq > live.next_seq {
-                let message =
-                    format!("the batch starts at seq {}, the log ends at {}", append.first_seq, live.next_seq);
-                return Err(live.conflict(self.inner.store_id, Reason::SeqGap, message, None));
+        let originals = self.originals(&append, &slot).await?;
+        let arriving = Arriving { events: &append.events, docs, bytes, originals };
+        let (mut permit, mut placed) = (Some(permit), Placed::Unfolded);
+        while let Placed::Unfolded = placed {
+            placed = self.place(&append, &arriving, (&slot, &mut permit))?;
+            if let Placed::Unfolded = placed {
+                self.fold(&append.key, &slot).await?;
             }
-            if append.first_seq < live.next_seq {
-                None
-            } else {
-                let run = live.admit(&append.events, bytes)?;
-                let change = Change::Append { log: live.log, run };
-                let head = live.head(self.inner.store_id);
-                if append.level == AckLevel::Accepted {
-                    self.inner.committer.accept(&slot, change, permit);
-                    return Ok(Appended { head, level: AckLevel::Accepted, deduplicated: false });
-                }
-                Some((self.inner.committer.submit(&slot, Some(change), Some(permit)), head))
+        }
+        drop(arriving);
+        match placed {
+            Placed::Unfolded | Placed::Taken => self.repeated(append, &slot).await,
+            Placed::Accepted(appended) => Ok(appended),
+            Placed::Queued(waiter, appended) => {
+                self.durable(waiter).await?;
+                let head = Head { durable_next_seq: appended.head.next_seq, updated_ms: now_ms(), ..appended.head };
+                Ok(Appended { head, ..appended })
             }
-        };
-        let Some((waiter, head)) = waiter else { return self.repeated(append, &slot).await };
-        self.durable(waiter).await?;
-        let head = Head { durable_next_seq: head.next_seq, updated_ms: now_ms(), ..head };
-        Ok(Appended { head, level: AckLevel::Durable, deduplicated: false })
+        }
+    }
+
+    /// Puts a batch at the end of its log and into the committer's queue, all under the slot's lock.
+    fn place(
+        &self,
+        append: &Append,
+        arriving: &Arriving<'_, '_>,
+        (slot, permit): (&Arc<Slot>, &mut Option<Permit>),
+    ) -> Result<Placed, Error> {
+        let mut state = slot.state.lock();
+        let live = live_mut(&mut state, &append.key)?;
+        live.check_incarnation(append.incarnation)?;
+        live.check_whole()?;
+        if append.first_seq > live.next_seq {
+            let message = format!("the batch starts at seq {}, the log ends at {}", append.first_seq, live.next_seq);
+            return Err(live.conflict(self.inner.store_id, Reason::SeqGap, message, None));
+        }
+        if append.first_seq < live.next_seq {
+            return Ok(Placed::Taken);
+        }
+        if live.needs_fold() {
+            return Ok(Placed::Unfolded);
+        }
+        arriving.originals.check(live.log)?;
+        let reports = live.hold(arriving)?;
+        let run = live.admit(&append.events, arriving.bytes)?;
+        let change = Change::Append { log: live.log, run };
+        let appended =
+            Appended { head: live.head(self.inner.store_id), level: append.level, deduplicated: false, reports };
+        Ok(match (append.level, permit.take()) {
+            (AckLevel::Accepted, Some(permit)) => {
+                self.inner.committer.accept(slot, change, permit);
+                Placed::Accepted(appended)
+            }
+            (_, permit) => Placed::Queued(self.inner.committer.submit(slot, Some(change), permit), appended),
+        })
     }
 
     /// Answers a batch whose first seq is taken: the same bytes are a repetition, other bytes a conflict.
@@ -297,11 +345,11 @@ impl Service {
             (live.head(store_id), self.inner.committer.submit(slot, None, None))
         };
         if append.level == AckLevel::Accepted {
-            return Ok(Appended { head, level: AckLevel::Accepted, deduplicated: true });
+            return Ok(Appended { head, level: AckLevel::Accepted, deduplicated: true, reports: Vec::new() });
         }
         self.durable(waiter).await?;
         let head = Head { durable_next_seq: head.durable_next_seq.max(head.next_seq), ..head };
-        Ok(Appended { head, level: AckLevel::Durable, deduplicated: true })
+        Ok(Appended { head, level: AckLevel::Durable, deduplicated: true, reports: Vec::new() })
     }
 
     /// Waits until everything that was accepted before is durable.
@@ -370,6 +418,18 @@ impl Service {
     }
 }
 
+/// What became of a batch under the lock.
+enum Placed {
+    /// Nothing: the log must be folded first.
+    Unfolded,
+    /// Nothing: its first seq is taken.
+    Taken,
+    /// It is in memory, which is all that was asked for.
+    Accepted(Appended),
+    /// It is on its way.
+    Queued(Waiter, Appended),
+}
+
 fn absent(key: &SessionKey) -> Error {
     Error::new(Reason::SessionNotFound, format!("there is no session `{key}`"))
 }
@@ -388,22 +448,27 @@ fn live_mut<'a>(state: &'a mut State, key: &SessionKey) -> Result<&'a mut Live, 
     }
 }
 
-/// Checks a batch against the limits and gives its weight in bytes.
-fn check_batch(events: &[NewEvent], limits: &Limits) -> Result<usize, Error> {
+/// Payloads that were parsed, where something looks at them.
+type Docs<'t> = Vec<Option<Doc<'t>>>;
+
+/// Checks a batch against the limits and gives its weight in bytes, and the payloads that an admission will look at.
+fn check_batch<'t>(events: &'t [NewEvent], limits: &Limits) -> Result<(usize, Docs<'t>), Error> {
     if events.is_empty() {
         return Err(Error::field(Reason::BatchTooLarge, "events", "is empty; at least one event is needed"));
     }
     if events.len() > limits.batch_events_max {
         return Err(Error::limit(Reason::BatchTooLarge, "batch_events_max", events.len(), limits.batch_events_max));
     }
-    for (index, event) in events.iter().enumerate() {
-        event.check(limits).map_err(|error| Error::event(index, error))?;
-    }
+    let parse = |(index, event): (usize, &'t NewEvent)| {
+        let doc = event.parse(limits).map_err(|error| Error::event(index, error))?;
+        Ok(reads_payload(&event.kind).then_some(doc))
+    };
+    let docs = events.iter().enumerate().map(parse).collect::<Result<Docs<'t>, Error>>()?;
     let bytes = events.iter().map(NewEvent::weight).sum();
     if bytes > limits.batch_bytes_max {
         return Err(Error::limit(Reason::BatchTooLarge, "batch_bytes_max", bytes, limits.batch_bytes_max));
     }
-    Ok(bytes)
+    Ok((bytes, docs))
 }
 
 /// Runs what may wait for a disk off the serving threads.
