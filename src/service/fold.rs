@@ -7,9 +7,10 @@
 
 use std::sync::Arc;
 
+use super::append::Docs;
 use super::session::Slot;
 use super::view::Log;
-use super::{Append, Docs, Error, Reason, Service, blocking, live, live_mut};
+use super::{Append, Error, Reason, Service, blocking, live, live_mut};
 use crate::model::{Event, NewEvent, Profile, Seq, SessionKey};
 use crate::replay::Admission;
 use crate::replay::admit::{Arrival, Report};

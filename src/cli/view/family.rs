@@ -55,9 +55,8 @@ fn tree(family: &pb::TraceSessionResponse) -> Vec<String> {
     let line = family.ancestors.iter().rev().chain(&family.target);
     let mut indent = lines.len();
     for relative in line {
-        let mark = if relative.depth == 0 { " *" } else { "" };
         let branch = if indent == 0 { String::new() } else { format!("{}\u{2514}\u{2500} ", "   ".repeat(indent - 1)) };
-        lines.push(format!("{branch}{}{mark}", row(relative)));
+        lines.push(format!("{branch}{}", row(relative)));
         indent += 1;
     }
     let base = "   ".repeat(indent.saturating_sub(1));
@@ -82,7 +81,8 @@ fn tree(family: &pb::TraceSessionResponse) -> Vec<String> {
 fn row(relative: &pb::Relative) -> String {
     let seed = relative.seed_length.map(|length| format!(", {length} inherited")).unwrap_or_default();
     let created = time(relative.created_at_ms as i64);
-    format!("{}  ({created}, {} events{seed})", shown(&relative.session_id), relative.next_seq)
+    let mark = if relative.depth == 0 { " *" } else { "" };
+    format!("{}{mark}  ({created}, {} events{seed})", shown(&relative.session_id), relative.next_seq)
 }
 
 #[cfg(test)]

@@ -64,7 +64,9 @@ pub fn reads_payload(kind: &str) -> bool {
 /// What to put back when a batch is refused.
 struct Journal {
     before: Admission,
+    /// What the surface did, but for events that did nothing to it.
     changes: Vec<Change>,
+    log_only: usize,
     reports: Vec<Report>,
 }
 
@@ -103,7 +105,8 @@ impl Admission {
         originals: &Originals<'_>,
         broken: Option<Refusal>,
     ) -> Result<Vec<Report>, Refusal> {
-        let mut journal = Journal { before: self.without_surface(), changes: Vec::new(), reports: Vec::new() };
+        let mut journal =
+            Journal { before: self.without_surface(), changes: Vec::new(), log_only: 0, reports: Vec::new() };
         let lookup = |seq: Seq| match batch.binary_search_by_key(&seq, |arrival| arrival.seq) {
             Ok(index) => Original::of_new(batch[index].body),
             Err(_) => originals(seq),
@@ -198,6 +201,7 @@ impl Admission {
         for change in journal.changes.into_iter().rev() {
             surface.undo(change);
         }
+        (0..journal.log_only).for_each(|_| surface.undo(Change::LogOnly));
         *self = Self { surface, ..journal.before };
     }
 
@@ -212,7 +216,10 @@ impl Admission {
             check_payload(&arrival.body.kind, arrival.doc.map(Doc::root))?;
         }
         let (change, breaches) = self.step(profile, arrival, originals)?;
-        journal.changes.extend(change);
+        match change {
+            Some(Change::LogOnly) => journal.log_only += 1,
+            change => journal.changes.extend(change),
+        }
         pass(profile, arrival.seq, breaches, &mut journal.reports)?;
         Ok(())
     }

@@ -20,7 +20,7 @@ use super::pb;
 use super::pb::view_service_server::ViewService;
 use crate::model::Seq;
 use crate::replay::history::{PAGE_MESSAGES, PageRequest};
-use crate::service::{Error, History, Reason, Service};
+use crate::service::{Error, History, Hold, Reason, Service};
 
 /// The adapter.
 pub(super) struct Views {
@@ -42,8 +42,8 @@ type Answers<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 type Frames<T> = mpsc::Sender<Result<T, Status>>;
 
 impl Views {
-    /// A stream of frames that are all there.
-    fn answer<T: Send + 'static>(&self, frames: Vec<T>) -> Response<Answers<T>> {
+    /// A stream of frames that are all there, and hold the right to be.
+    fn answer<T: Send + 'static>(&self, frames: Vec<T>, hold: Hold) -> Response<Answers<T>> {
         let (sender, stop) = (frames.into_iter(), self.stop.clone());
         self.feed(move |out| async move {
             for frame in sender {
@@ -51,6 +51,7 @@ impl Views {
                     break;
                 }
             }
+            drop(hold);
         })
     }
 
@@ -95,7 +96,8 @@ impl ViewService for Views {
         };
         let messages = message_frames(conversation.messages, FRAME_BYTES).into_iter().map(Frame::Messages);
         let frames = std::iter::once(Frame::Start(start)).chain(messages);
-        Ok(self.answer(frames.map(|frame| pb::DeriveMessagesResponse { frame: Some(frame) }).collect()))
+        let frames = frames.map(|frame| pb::DeriveMessagesResponse { frame: Some(frame) });
+        Ok(self.answer(frames.collect(), conversation.hold))
     }
 
     type ReconstructRequestStream = Answers<pb::ReconstructRequestResponse>;
@@ -118,7 +120,8 @@ impl ViewService for Views {
         };
         let messages = message_frames(conversation.messages, FRAME_BYTES).into_iter().map(Frame::Messages);
         let frames = std::iter::once(Frame::Start(start)).chain(messages);
-        Ok(self.answer(frames.map(|frame| pb::ReconstructRequestResponse { frame: Some(frame) }).collect()))
+        let frames = frames.map(|frame| pb::ReconstructRequestResponse { frame: Some(frame) });
+        Ok(self.answer(frames.collect(), conversation.hold))
     }
 
     async fn list_attempts(

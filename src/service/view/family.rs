@@ -1,6 +1,6 @@
 //! The family of a session, from the headers of its namespace.
 
-use std::collections::HashMap;
+use std::collections::HashSet;
 
 use crate::model::{SessionId, SessionKey};
 use crate::replay::lineage::{self, LineEnd, LineageError};
@@ -55,53 +55,63 @@ impl Service {
 }
 
 fn trace(store: &dyn Store, key: &SessionKey) -> Result<Family, Error> {
-    let sessions = sessions(store, key)?;
-    let mut family = lineage::Family::default();
-    for (id, session) in &sessions {
-        let header = &session.birth.header;
-        family.insert(id, header.created_at_ms, header.parent_session.as_deref());
-    }
-    let lineage = family.trace(key.id.as_str()).map_err(|error| match error {
+    let lineage = family(store, key)?.trace(key.id.as_str()).map_err(|error| match error {
         LineageError::NotFound { .. } => absent(key),
         LineageError::Cycle { .. } => Error::new(Reason::FormatUnsupported, error.to_string()),
     })?;
-    let relative = |id: &str, depth: u64| sessions.get(id).map(|session| relative(session, depth));
-    let ancestors = lineage.ancestors.iter().zip(1..).filter_map(|(id, depth)| relative(id, depth)).collect();
-    let is_truncated = lineage.descendants.len() > DESCENDANTS_MAX;
-    let descendants = lineage.descendants.iter().take(DESCENDANTS_MAX);
-    let descendants = descendants.filter_map(|descendant| relative(&descendant.id, descendant.depth)).collect();
-    let missing_parent = match lineage.end {
-        LineEnd::Root(_) => None,
-        LineEnd::Unresolved(parent) => Some(parent),
+    // One that was deleted meanwhile is left out.
+    let relative = |id: &str, depth: u64| Ok(find(store, key, id)?.map(|session| relative(&session, depth)));
+    let relatives = |named: Vec<(&str, u64)>| -> Result<Vec<Relative>, Error> {
+        named.into_iter().filter_map(|(id, depth)| relative(id, depth).transpose()).collect()
     };
-    let target = relative(key.id.as_str(), 0).ok_or_else(|| absent(key))?;
-    Ok(Family { target, ancestors, descendants, missing_parent, is_truncated })
+    let target = relative(key.id.as_str(), 0)?.ok_or_else(|| absent(key))?;
+    let descendants = lineage.descendants.iter().take(DESCENDANTS_MAX);
+    Ok(Family {
+        target,
+        ancestors: relatives(lineage.ancestors.iter().map(String::as_str).zip(1..).collect())?,
+        descendants: relatives(descendants.map(|one| (one.id.as_str(), one.depth)).collect())?,
+        missing_parent: match lineage.end {
+            LineEnd::Root(_) => None,
+            LineEnd::Unresolved(parent) => Some(parent),
+        },
+        is_truncated: lineage.descendants.len() > DESCENDANTS_MAX,
+    })
 }
 
-/// All sessions of the namespace. One that changes while the pages are read may be missed; its own entry is looked up.
-fn sessions(store: &dyn Store, key: &SessionKey) -> Result<HashMap<String, Session>, Error> {
+/// The session with its line of ancestors, and all sessions of the namespace that have a parent. One that changes while
+/// the pages are read may be missed below the session, never above it.
+fn family(store: &dyn Store, key: &SessionKey) -> Result<lineage::Family, Error> {
+    let mut family = lineage::Family::default();
     let filter = ListFilter { namespace: key.namespace.as_str().to_owned(), ..ListFilter::default() };
-    let (mut sessions, mut after) = (HashMap::new(), None);
+    let mut after = None;
     loop {
         let page = store.list(&filter, after, PAGE)?;
-        sessions.extend(page.sessions.into_iter().map(|session| (session.birth.key.id.as_str().to_owned(), session)));
+        let children = page.sessions.iter().filter(|session| session.birth.header.parent_session.is_some());
+        children.for_each(|session| insert(&mut family, session));
         after = page.next;
         if after.is_none() {
             break;
         }
     }
-    let mut wanted = Some(key.id.as_str().to_owned());
-    while let Some(id) = wanted.take() {
-        let is_known = sessions.contains_key(&id);
-        if !is_known && let Ok(key) = SessionKey::new(key.namespace.as_str(), &id) {
-            sessions.extend(store.find(&key)?.map(|found| (id.clone(), found.session)));
-        }
-        // Up the line, as far as it was not listed.
-        if !is_known {
-            wanted = sessions.get(&id).and_then(|session| session.birth.header.parent_session.clone());
+    let (mut wanted, mut seen) = (Some(key.id.as_str().to_owned()), HashSet::new());
+    while let Some(id) = wanted.take().filter(|id| seen.insert(id.clone())) {
+        if let Some(session) = find(store, key, &id)? {
+            insert(&mut family, &session);
+            wanted.clone_from(&session.birth.header.parent_session);
         }
     }
-    Ok(sessions)
+    Ok(family)
+}
+
+fn insert(family: &mut lineage::Family, session: &Session) {
+    let (birth, header) = (&session.birth, &session.birth.header);
+    family.insert(birth.key.id.as_str(), header.created_at_ms, header.parent_session.as_deref());
+}
+
+/// A session of the namespace of `key`. Headers may name parents that no session can be called.
+fn find(store: &dyn Store, key: &SessionKey, id: &str) -> Result<Option<Session>, Error> {
+    let Ok(key) = SessionKey::new(key.namespace.as_str(), id) else { return Ok(None) };
+    Ok(store.find(&key)?.map(|found| found.session))
 }
 
 fn relative(session: &Session, depth: u64) -> Relative {

@@ -242,3 +242,80 @@ pub(super) fn owned(mut event: Event) -> Event {
     event.body.data = bytes::Bytes::copy_from_slice(&event.body.data);
     event
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::codec::{Chain, event};
+    use crate::model::{Header, Incarnation, NewEvent, Profile, SessionKey};
+    use crate::store::memory::MemoryStore;
+    use crate::store::{Birth, Change, Run};
+
+    /// A log of runs of these sizes; every tenth event is large.
+    fn log(sizes: &[u64]) -> Log {
+        let store = MemoryStore::new();
+        let id = store.allot();
+        let key = SessionKey::new("default", "s").unwrap();
+        let birth = Birth { key, incarnation: Incarnation([0; 16]), profile: Profile::Raw, header: Header::default() };
+        store.commit(&[Change::Create { log: id, birth: Arc::new(birth) }], 0).unwrap();
+        let mut next = 0;
+        for size in sizes {
+            let mut events = Vec::new();
+            for seq in next..next + size {
+                let large = if seq % 10 == 0 { "x".repeat(200_000) } else { String::new() };
+                let kind = if seq == 7 { TURN_START } else { "note" };
+                let body = NewEvent {
+                    time_ms: 0,
+                    kind: kind.into(),
+                    data: format!("{{\"turn\":1,\"x\":\"{large}\"}}").into(),
+                    ignorable: false,
+                    surface_op: None,
+                    source_event_seqs: None,
+                };
+                event::encode(Seq::saturating(seq), &body, &mut events);
+            }
+            let first_seq = Seq::saturating(next);
+            let run = Run { first_seq, count: *size as u32, link: 0, chain: Chain::START, events: events.into() };
+            store.commit(&[Change::Append { log: id, run }], 0).unwrap();
+            next += size;
+        }
+        let store: Arc<dyn Store> = Arc::new(store);
+        Log::new(&store, (id, Seq::saturating(next)), true)
+    }
+
+    #[test]
+    fn both_directions_give_every_event_once_whatever_the_runs_and_the_sizes() {
+        for sizes in [&[1; 150][..], &[150], &[3, 1, 70, 1, 1, 60, 14], &[]] {
+            let log = log(sizes);
+            let end: u64 = sizes.iter().sum();
+            for bound in [0, 1, 9, 10, 11, 75, end].map(|bound| bound.min(end)) {
+                let (mut forward, mut backward) = (Vec::new(), Vec::new());
+                log.forward(Seq::saturating(bound), |event| {
+                    forward.push(event.seq.get());
+                    Ok(true)
+                })
+                .unwrap();
+                log.backward(Seq::saturating(bound), |event| {
+                    backward.push(event.seq.get());
+                    Ok(true)
+                })
+                .unwrap();
+                assert_eq!(forward, (bound..end).collect::<Vec<_>>());
+                assert_eq!(backward, (0..bound).rev().collect::<Vec<_>>());
+            }
+            let wanted: Vec<_> = (0..end).filter(|seq| seq % 7 < 2).map(Seq::saturating).collect();
+            let found: Vec<_> = log.events(&wanted).unwrap().iter().map(|event| event.seq).collect();
+            assert_eq!(found, wanted);
+            assert_eq!(log.event(Seq::saturating(end)).unwrap(), None);
+            let open = log.tail().unwrap().open_turn().map(|turn| turn.since.get());
+            assert_eq!(open, (end > 7).then_some(7));
+        }
+    }
+
+    #[test]
+    fn a_fold_that_nobody_waits_for_stops() {
+        let log = log(&[20]);
+        drop(log.watch());
+        assert!(log.forward(Seq::ZERO, |_| Ok(true)).is_err());
+    }
+}

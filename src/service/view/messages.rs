@@ -6,7 +6,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::log::{Log, owned};
-use super::{Ask, Basis, Depth, Folded, View};
+use super::{Ask, Basis, Depth, Folded, Hold, View};
 use crate::model::{Event, Seq};
 use crate::replay::attempts::Attempt;
 use crate::replay::messages::{self, Nodes};
@@ -17,7 +17,7 @@ use crate::replay::vocabulary::is_surface;
 use crate::service::{Error, Reason, Service};
 
 /// What a model would see.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct Conversation {
     /// What it was made from.
     pub basis: Basis,
@@ -25,10 +25,12 @@ pub struct Conversation {
     pub messages: Vec<(Seq, Arc<str>, Bytes)>,
     /// Whether calls and results go together.
     pub pairing: Result<bool, PairingError>,
+    /// Kept until the messages are sent.
+    pub hold: Hold,
 }
 
 /// What was asked of a model.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct Reconstructed {
     /// The messages; the basis is the boundary.
     pub conversation: Conversation,
@@ -50,7 +52,7 @@ impl Service {
     pub async fn messages(&self, ask: &Ask) -> Result<Conversation, Error> {
         let mut view = self.view(ask, Depth::Folded).await?;
         let (basis, prefix) = (view.basis, view.prefix(None).await?);
-        conversation(basis, &prefix.nodes)
+        conversation(basis, &prefix.nodes, view.hold)
     }
 
     /// The request before a seq, or before the nth dispatch.
@@ -60,14 +62,14 @@ impl Service {
         let mut view = self.view(&ask, depth).await?;
         let prefix = view.prefix(dispatch).await?;
         let basis = Basis { next_seq: prefix.end, ..view.basis };
-        let conversation = conversation(basis, &prefix.nodes)?;
-        let (boundary, durable) = (prefix.end, view.durable);
+        let (boundary, durable, place) = (prefix.end, view.durable, prefix.header);
         let found = view.run(move |log| {
-            let header = prefix.header.seq().map(|seq| header(log, seq)).transpose()?;
+            let header = place.seq().map(|seq| header(log, seq)).transpose()?;
             let attempt = super::attempts::find(&log.up_to(durable), boundary)?;
             Ok((header, attempt.filter(|attempt| attempt.first_chunk_seq == Some(boundary))))
         });
         let (header, attempt) = found.await?;
+        let conversation = conversation(basis, &prefix.nodes, view.hold)?;
         Ok(Reconstructed { conversation, header, attempt })
     }
 
@@ -91,14 +93,14 @@ fn header(log: &Log, seq: Seq) -> Result<(Seq, RequestHeader), Error> {
     header.map(|header| (seq, header)).ok_or_else(|| Error::unreadable(seq, "is no request/header"))
 }
 
-fn conversation(basis: Basis, nodes: &[Event]) -> Result<Conversation, Error> {
+fn conversation(basis: Basis, nodes: &[Event], hold: Hold) -> Result<Conversation, Error> {
     let mut texts = Vec::with_capacity(nodes.len());
     for event in nodes {
         let message = messages::message(event).map_err(|error| Error::unreadable(event.seq, error))?;
         texts.extend(message.map(|text| (event.seq, event.body.kind.clone(), text)));
     }
     let pairing = Pairing::from_nodes(nodes).map(|pairing| pairing.is_balanced());
-    Ok(Conversation { basis, messages: texts, pairing })
+    Ok(Conversation { basis, messages: texts, pairing, hold })
 }
 
 impl View {

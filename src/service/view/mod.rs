@@ -54,6 +54,12 @@ pub struct Basis {
     pub closers: usize,
 }
 
+/// The right to read, for as long as an answer is in memory.
+#[derive(Debug)]
+pub struct Hold {
+    _permit: Permit,
+}
+
 /// A part of a list.
 #[derive(Clone, Debug)]
 pub struct PageOf<T> {
@@ -83,7 +89,7 @@ struct View {
     /// The end of all that was durable.
     durable: Seq,
     service: Service,
-    _permit: Permit,
+    hold: Hold,
 }
 
 /// What the checkpoint says of a head.
@@ -137,7 +143,7 @@ impl Service {
             inherited: opened.inherited,
             durable: opened.durable.max(end),
             service: self.clone(),
-            _permit: permit,
+            hold: Hold { _permit: permit },
         }
     }
 
