@@ -1,1 +1,130 @@
+//! The rules of the house, as a test: floors, files, words.
+#![allow(clippy::unwrap_used, missing_docs, reason = "test code")]
 
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Each floor: what it may name of this crate, and which foreign crates only it may name.
+const FLOORS: [(&str, &[&str]); 8] = [
+    ("model", &[]),
+    ("codec", &["model"]),
+    ("replay", &["model"]),
+    ("store", &["model", "codec"]),
+    ("service", &["model", "codec", "replay", "store"]),
+    ("portable", &["model", "codec", "replay", "store", "service"]),
+    ("rpc", &["model", "codec", "replay", "store", "service", "portable"]),
+    ("cli", &["model", "codec", "replay", "store", "service", "portable", "rpc"]),
+];
+
+/// Foreign crates and the only places that may name them.
+const CRATES: [(&str, &[&str]); 8] = [
+    ("sled", &["store/local/index.rs"]),
+    ("tonic", &["rpc/", "cli/"]),
+    ("prost", &["rpc/"]),
+    ("clap", &["cli/"]),
+    ("anyhow", &["cli/"]),
+    ("toml", &["cli/config.rs"]),
+    ("zstd", &["portable/"]),
+    ("serde_json", &["cli/"]),
+];
+
+/// Words that say nothing.
+const EMPTY_NAMES: [&str; 7] = ["util", "utils", "helper", "helpers", "common", "manager", "misc"];
+
+const LINES_MAX: usize = 700;
+
+fn sources() -> Vec<(String, String)> {
+    fn walk(dir: &Path, out: &mut Vec<PathBuf>) {
+        for entry in fs::read_dir(dir).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() { walk(&path, out) } else { out.push(path) }
+        }
+    }
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let mut paths = Vec::new();
+    walk(&root, &mut paths);
+    let relative = |path: &PathBuf| path.strip_prefix(&root).unwrap().to_str().unwrap().to_owned();
+    let sources: Vec<_> = paths.iter().map(|path| (relative(path), fs::read_to_string(path).unwrap())).collect();
+    assert!(sources.len() > 30, "the sources were not found");
+    sources
+}
+
+/// The code of a line, without what stands in a comment.
+fn code(line: &str) -> &str {
+    line.split("//").next().unwrap_or_default()
+}
+
+fn is_test(name: &str) -> bool {
+    name.contains("/tests") || name.ends_with("contract.rs")
+}
+
+#[test]
+fn a_floor_names_only_floors_below_it() {
+    for (name, text) in sources() {
+        let Some((floor, may)) = FLOORS.iter().find(|(floor, _)| name.starts_with(&format!("{floor}/"))) else {
+            continue;
+        };
+        for (number, line) in text.lines().enumerate() {
+            for part in code(line).split("crate::").skip(1) {
+                let named: String = part.chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect();
+                let known = FLOORS.iter().any(|(other, _)| *other == named);
+                let allowed = named == *floor || may.contains(&named.as_str());
+                assert!(!known || allowed, "src/{name}:{} names crate::{named}", number + 1);
+            }
+        }
+    }
+}
+
+#[test]
+fn each_foreign_crate_stays_where_it_belongs() {
+    for (name, text) in sources() {
+        for (number, line) in text.lines().enumerate() {
+            for (foreign, places) in CRATES {
+                let names =
+                    code(line).contains(&format!("{foreign}::")) && !code(line).contains(&format!("_{foreign}::"));
+                let allowed = places.iter().any(|place| name.starts_with(place));
+                assert!(!names || allowed || is_test(&name), "src/{name}:{} names {foreign}", number + 1);
+            }
+        }
+    }
+}
+
+#[test]
+fn every_task_has_an_owner_and_no_floor_below_the_shell_waits() {
+    for (name, text) in sources() {
+        let is_core = ["model/", "codec/", "replay/"].iter().any(|floor| name.starts_with(floor));
+        for (number, line) in text.lines().enumerate() {
+            let line = code(line);
+            let place = format!("src/{name}:{}", number + 1);
+            assert!(!line.contains("tokio::spawn(") || name == "cli/serve.rs", "{place} spawns a task nobody joins");
+            assert!(!is_core || (!line.contains("async ") && !line.contains("tokio")), "{place} waits in the core");
+            assert!(!is_core || !line.contains("tracing::"), "{place} logs in the core");
+        }
+    }
+}
+
+#[test]
+fn every_file_says_what_it_is_and_stays_readable() {
+    for (name, text) in sources() {
+        if !is_test(&name) {
+            assert!(text.starts_with("//!"), "src/{name} has no header");
+        }
+        let lines = text.lines().count();
+        assert!(lines <= LINES_MAX, "src/{name} has {lines} lines; {LINES_MAX} are allowed");
+        let stem = Path::new(&name).file_stem().unwrap().to_str().unwrap();
+        assert!(!EMPTY_NAMES.contains(&stem), "src/{name} is a drawer");
+        let stale = ["TODO:", "TODO(", "FIXME", "XXX", "HACK"].iter().find(|word| text.contains(**word));
+        assert!(stale.is_none(), "src/{name} has a {stale:?}");
+        assert!(!Path::new(&name).with_extension("").is_dir(), "src/{name} stands beside a folder of its name");
+    }
+}
+
+#[test]
+fn the_readme_lists_every_setting_with_its_default() {
+    let readme = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("README.md")).unwrap();
+    let defaults = quipu::cli::config::Config::default();
+    for setting in &quipu::cli::config::SETTINGS {
+        let row = format!("| `{}` | `{}` | {} |", setting.name, setting.show(&defaults), setting.help);
+        assert!(readme.contains(&row), "README.md lacks the row\n{row}");
+    }
+}

@@ -297,8 +297,16 @@ pub(super) async fn read(args: ReadArgs) -> anyhow::Result<()> {
     let answer = connect(&args.target).await?.log.read_from(request).await;
     let mut frames = answer.map_err(|status| refusal(&status))?.into_inner();
     let mut out = std::io::stdout().lock();
+    let mut end = None;
     while let Some(frame) = frames.message().await.map_err(|status| refusal(&status))? {
-        let Some(pb::read_from_response::Frame::Events(events)) = frame.frame else { continue };
+        let events = match frame.frame {
+            Some(pb::read_from_response::Frame::Events(events)) => events,
+            Some(pb::read_from_response::Frame::End(found)) => {
+                end = Some(found);
+                continue;
+            }
+            Some(pb::read_from_response::Frame::Start(_)) | None => continue,
+        };
         for event in events.events {
             let event = client::event(event).context("the server sent an event that breaks the contract")?;
             let line = if args.target.json { lines::write(&event) } else { row(&event).into_bytes() };
@@ -309,7 +317,11 @@ pub(super) async fn read(args: ReadArgs) -> anyhow::Result<()> {
             }
         }
     }
-    Ok(())
+    let end = end.context("the connection ended before the log did")?;
+    match end.reason() {
+        pb::ReadEndReason::EndOfLog | pb::ReadEndReason::Limit => Ok(()),
+        _ => bail!("the server is shutting down; the read goes on with --from {}", end.next_seq),
+    }
 }
 
 pub(super) fn row(event: &crate::model::Event) -> String {

@@ -24,8 +24,8 @@ pub struct Config {
     pub log: String,
     /// How it is logged.
     pub log_format: LogFormat,
-    /// Threads that serve; 0 for one per core, at least two.
-    pub worker_threads: usize,
+    /// Loops that serve; 0 for half as many as there are cores.
+    pub serving_loops: usize,
     /// Time that a shutdown may take.
     pub drain_timeout: Duration,
     /// The service.
@@ -61,7 +61,7 @@ impl Default for Config {
             insecure: false,
             log: "info".to_owned(),
             log_format: LogFormat::Auto,
-            worker_threads: 0,
+            serving_loops: 0,
             drain_timeout: Duration::from_secs(20),
             service: service::Options::default(),
             store: store::local::Options::default(),
@@ -96,6 +96,24 @@ impl Config {
                  set insecure = true if a network of your own protects this one",
                 self.listen
             ));
+        }
+        if let Err(problem) = tracing_subscriber::EnvFilter::builder().parse(&self.log) {
+            problems.push(format!("log = {:?}: {problem}", self.log));
+        }
+        let counts = [
+            ("serving_loops", self.serving_loops, 0..=1024),
+            ("reads_max", self.service.reads_max, 1..=1_000_000),
+            ("batch_events_max", self.service.limits.batch_events_max, 1..=1_000_000),
+            ("event_bytes_max", event_bytes_max, 1..=64 << 20),
+            ("connections_max", self.connections_max, 1..=1_000_000),
+            ("streams_max", self.streams_max as usize, 1..=1_000_000),
+            // Without one there is nothing to go on with when a segment is full.
+            ("spare_segments", self.store.spare_segments, 1..=64),
+        ];
+        for (name, count, allowed) in counts {
+            if !allowed.contains(&count) {
+                problems.push(format!("{name} must be between {} and {}", allowed.start(), allowed.end()));
+            }
         }
         if event_bytes_max > batch_bytes_max {
             problems.push("event_bytes_max must not be larger than batch_bytes_max".to_owned());
@@ -165,7 +183,7 @@ pub const SETTINGS: [Setting; 25] = [
     setting!(insecure, "true|false", plain, insecure, "allow a listen address that is not loopback"),
     setting!(log, "FILTER", plain, log, "what is logged, e.g. info or quipu=debug"),
     setting!(log_format, "auto|text|json", format, log_format, "how; auto is text on a terminal, JSON elsewhere"),
-    setting!(worker_threads, "COUNT", plain, worker_threads, "threads that serve; 0 is one per core, at least two"),
+    setting!(serving_loops, "COUNT", plain, serving_loops, "single-threaded loops that serve; 0 is half the cores"),
     setting!(drain_timeout, "TIME", time, drain_timeout, "time that a shutdown may take"),
     setting!(event_bytes_max, "SIZE", size, service.limits.event_bytes_max, "largest data of one event, at most 64MiB"),
     setting!(batch_events_max, "COUNT", plain, service.limits.batch_events_max, "most events of one append"),
@@ -228,6 +246,7 @@ mod path {
     }
 }
 
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "all kinds of value share one signature")]
 mod format {
     use super::LogFormat;
 
@@ -246,6 +265,7 @@ mod format {
 }
 
 /// Byte counts: `4096`, `64KiB`, `8MiB`, `1GiB`.
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "all kinds of value share one signature")]
 mod wide {
     const UNITS: [(&str, u64); 3] = [("KiB", 1 << 10), ("MiB", 1 << 20), ("GiB", 1 << 30)];
 
@@ -262,6 +282,7 @@ mod wide {
     }
 }
 
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "all kinds of value share one signature")]
 mod size {
     pub(super) fn show(value: &usize) -> String {
         super::wide::show(&(*value as u64))
@@ -331,9 +352,6 @@ pub fn load(sources: &Sources<'_>) -> Result<Config, Vec<String>> {
                 problems.push(format!("{origin} = {text:?} {problem}"));
             }
         }
-    }
-    if config.service.limits.event_bytes_max > 64 << 20 {
-        problems.push("event_bytes_max must be at most 64MiB".to_owned());
     }
     problems.extend(config.problems());
     if problems.is_empty() { Ok(config) } else { Err(problems) }

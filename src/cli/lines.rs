@@ -41,13 +41,27 @@ pub(super) fn read(text: &[u8], now_ms: i64) -> anyhow::Result<(NewEvent, Option
 
 fn read_hex(root: Value<'_, '_>) -> anyhow::Result<NewEvent> {
     let text = root.get("dataHex").and_then(Value::to_text).context("`dataHex` must be a string")?;
+    // `from_str_radix` would take a sign.
+    let is_hex = text.bytes().all(|byte| byte.is_ascii_hexdigit());
     let byte = |at: usize| text.get(at..at + 2).and_then(|pair| u8::from_str_radix(pair, 16).ok());
     let data: Option<Vec<u8>> = (0..text.len()).step_by(2).map(byte).collect();
+    let data = data.filter(|_| is_hex);
     let data = data.context("`dataHex` must be pairs of hexadecimal digits")?;
-    let plain = root.raw().replacen("\"dataHex\"", "\"data\"", 1);
-    let doc = json::parse(plain.as_bytes())?;
+    let doc_text = as_data(root.raw());
+    let doc = json::parse(doc_text.as_bytes())?;
     let event = dsh::read_event(doc.root(), None).map_err(anyhow::Error::msg)?;
     Ok(NewEvent { data: data.into(), ..event })
+}
+
+/// Renames the key `dataHex`: the one place with a colon behind it. A value of that text has none, and inside a string
+/// the quotes are escaped.
+fn as_data(line: &str) -> String {
+    const KEY: &str = "\"dataHex\"";
+    let is_key = |at: &usize| line.get(at + KEY.len()..).is_some_and(|rest| rest.trim_start().starts_with(':'));
+    match line.match_indices(KEY).map(|(at, _)| at).find(is_key) {
+        Some(at) => [&line[..at], "\"data\"", &line[at + KEY.len()..]].concat(),
+        None => line.to_owned(),
+    }
 }
 
 #[cfg(test)]
@@ -60,7 +74,7 @@ mod tests {
     proptest! {
         #[test]
         fn a_line_gives_the_event_back_byte_for_byte(
-            kind in "[a-z/\"\\\\,:]{0,20}",
+            kind in "[a-z/\"\\\\,:]{0,20}|dataHex|\"dataHex\":",
             data in prop::sample::select(vec!["{}", " { \"a\" :\n [1.0,\r\n -1e5] } ", "\"\\ud800\"", "\",\\\"data\\\":\"", "\u{2028}1"]),
             seq in 0..1u64 << 53,
             time_ms in -(1i64 << 53) + 1..1i64 << 53,

@@ -131,7 +131,7 @@ pub fn main() -> ExitCode {
     let done = match cli.command {
         Command::Serve(args) => {
             let flags = matches.subcommand_matches("serve");
-            return flags.map_or(ExitCode::from(USAGE), |flags| serve::serve(&args, flags));
+            return flags.map_or_else(|| ExitCode::from(USAGE), |flags| serve::serve(&args, flags));
         }
         Command::Completions { shell } => {
             let mut definition = serve::with_settings(Cli::command());

@@ -14,7 +14,8 @@ use tracing_subscriber::EnvFilter;
 
 use super::config::{self, Config, LogFormat, SETTINGS, Sources};
 use super::{ServeArgs, USAGE, text};
-use crate::rpc::server::{self, Listener, Wire};
+use crate::rpc::loops::{self, Loops};
+use crate::rpc::server::{self, Wire};
 use crate::service::Service;
 use crate::store::Health;
 use crate::store::local::LocalStore;
@@ -94,64 +95,48 @@ fn start_logging(config: &Config) -> Result<(), tracing_subscriber::filter::Pars
     };
     let logs = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
     if is_text {
-        logs.init()
+        logs.init();
     } else {
-        logs.json().flatten_event(true).init()
+        logs.json().flatten_event(true).init();
     }
     Ok(())
 }
 
 fn run(config: &Config, store: LocalStore) -> anyhow::Result<()> {
-    // At least two: a sync blocks one.
-    let cores = std::thread::available_parallelism().map_or(2, std::num::NonZero::get);
-    let workers = if config.worker_threads == 0 { cores } else { config.worker_threads }.max(2);
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(workers).enable_all().build()?;
+    // The control runtime: accepts, keeps house, listens to signals. Calls are served by the loops.
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let served = runtime.block_on(node(config, Arc::new(store)));
     runtime.shutdown_timeout(Duration::from_secs(1));
     served
 }
 
 async fn node(config: &Config, store: Arc<LocalStore>) -> anyhow::Result<()> {
-    let recovery = store.recovery().clone();
     let mut signals = Signals::new()?;
+    announce(config, &store);
     let service = Service::new(store, config.service.clone());
-    let wire = server::wire(service.clone(), &config.wire()).await.context("the wire's descriptor")?;
-    let listener = Listener::bind(config.listen).map_err(|e| anyhow::anyhow!("listen = {}: {e}", config.listen))?;
-    let listener = listener.with_nodelay(Some(true)).with_keepalive(Some(Duration::from_secs(60)));
+    let wire = Arc::new(Wire::new(config.wire()).await);
+    let listener = loops::bind(config.listen).await.with_context(|| format!("listen = {}", config.listen))?;
     let address = listener.local_addr()?;
-    if config.insecure && !config.listen.ip().is_loopback() {
-        tracing::warn!(%address, "insecure: everybody who reaches this address can read and write everything");
-    }
-    tracing::info!(
-        replayed = recovery.replayed,
-        torn_bytes = recovery.torn_bytes,
-        damaged_places = recovery.damaged_places,
-        rebuilt = recovery.rebuilt.as_deref().unwrap_or("no"),
-        dir = %config.data_dir.display(),
-        "the store is open"
-    );
-    tracing::info!(%address, "serving");
+    // Half of the cores: a loop that leads a commit is often in the disk, and readers of the store need some.
+    let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    let count = if config.serving_loops == 0 { cores / 2 } else { config.serving_loops };
+    let mut loops = Loops::start(count, &wire, &service)?;
     let end = CancellationToken::new();
     let keeper = tokio::spawn(keep(service.clone(), wire.health.clone(), end.clone()));
-    let Wire { router, stop, tasks, health } = wire;
-    let graceful = end.clone();
-    let mut serving = tokio::spawn(server::serve(router, listener, async move { graceful.cancelled().await }));
+    tracing::info!(%address, "serving");
     tokio::select! {
         () = signals.next() => {}
-        ended = &mut serving => anyhow::bail!("serving ended by itself: {ended:?}"),
+        () = loops.accept(listener, config.connections_max, &service) => anyhow::bail!("nothing is accepted any more"),
     }
     tracing::info!("shutting down; a second signal ends at once");
     let down = async {
         // 1: say so, and refuse what would write. 2: end streams and wait for calls. 3: commit and close.
-        server::serve_or_not(&health, false).await;
+        server::serve_or_not(&wire.health, false).await;
         service.refuse_writes();
-        stop.cancel();
-        end.cancel();
-        tasks.close();
-        tasks.wait().await;
-        let ended = serving.await;
-        // Both were asked to end; how they did changes nothing any more.
-        drop((ended, keeper.await));
+        wire.stop.cancel();
+        wire.tasks.close();
+        wire.tasks.wait().await;
+        loops.drain().await;
     };
     tokio::select! {
         done = tokio::time::timeout(config.drain_timeout, down) => {
@@ -161,12 +146,31 @@ async fn node(config: &Config, store: Arc<LocalStore>) -> anyhow::Result<()> {
         }
         () = signals.next() => std::process::exit(INTERRUPTED),
     }
+    end.cancel();
     tokio::select! {
         () = service.close() => {}
         () = signals.next() => std::process::exit(INTERRUPTED),
     }
+    // It was asked to end; how it did changes nothing any more.
+    drop(keeper.await);
+    loops.finish();
     tracing::info!("closed");
     Ok(())
+}
+
+fn announce(config: &Config, store: &LocalStore) {
+    let recovery = store.recovery();
+    tracing::info!(
+        replayed = recovery.replayed,
+        torn_bytes = recovery.torn_bytes,
+        damaged_places = recovery.damaged_places,
+        rebuilt = recovery.rebuilt.as_deref().unwrap_or("no"),
+        dir = %config.data_dir.display(),
+        "the store is open"
+    );
+    if config.insecure && !config.listen.ip().is_loopback() {
+        tracing::warn!(listen = %config.listen, "insecure: whoever reaches this address can read and write everything");
+    }
 }
 
 /// Keeps house: drops unused sessions, and says when the store takes no more writes.

@@ -43,7 +43,7 @@ impl Kind {
     }
 }
 
-/// The payload of a `Create` record, and the constant part of a session in the index.
+/// What a `Create` record says, and the constant part of a session in the index.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Birth {
     /// The name.
@@ -84,6 +84,33 @@ impl Birth {
         };
         Ok(Self { key, incarnation, profile, header: decode_header(&mut reader)? })
     }
+}
+
+impl Birth {
+    /// Appends the payload of a `Create` record: the encoding twice, each as length, bytes and CRC-32C.
+    ///
+    /// It is the only place that holds the name, so that one damaged place must not hide that there is a session.
+    pub fn encode_twice(&self, out: &mut Vec<u8>) {
+        let mut birth = Vec::with_capacity(256);
+        self.encode(&mut birth);
+        for _ in 0..2 {
+            put_block(&birth, out);
+            out.extend_from_slice(&crc32c::crc32c(&birth).to_le_bytes());
+        }
+    }
+
+    /// Reads the payload of a `Create` record from whichever half is sound.
+    pub fn decode_either(payload: &Bytes) -> Result<Self, Malformed> {
+        // The length of the first half may be what is damaged; the halves are alike.
+        let (first, second) = (payload.clone(), payload.slice(payload.len() / 2..));
+        decode_sealed(first).or_else(|_| decode_sealed(second))
+    }
+}
+
+fn decode_sealed(mut bytes: Bytes) -> Result<Birth, Malformed> {
+    let mut reader = Reader::new(&mut bytes, "session");
+    let mut birth = reader.block()?;
+    if reader.u32()? == crc32c::crc32c(&birth) { Birth::decode(&mut birth) } else { reader.fail() }
 }
 
 fn put_text(text: &str, out: &mut Vec<u8>) {

@@ -2,8 +2,8 @@
 //!
 //! ```text
 //! segment file   one block of 4,096 bytes: SegmentHeader, then zeros; then groups; then zeros to the end
-//! group          starts on a sector (512 bytes): GroupHeader (64), records, zeros to the next sector
-//! record         RecordHeader (84), RecordStub (36), payload
+//! group          starts on a sector (512 bytes): GroupHeader (64), records, PADDING to the next sector
+//! record         RecordHeader (84), RecordStub (40), payload
 //! ```
 //!
 //! A group is what one write and one sync made durable. Its header has a checksum; each record has one over its
@@ -11,8 +11,9 @@
 //! once only. The stub repeats what a record touches, so that one damaged place cannot hide whose record it is.
 //!
 //! A sector is written whole or not at all, and an unwritten one reads as zeros, because segments are filled with
-//! zeros before use. No valid group contains an all-zero sector (its texts have no NUL), so a group that was torn
-//! by a crash shows at least one, and a group that was damaged later shows none: the two are told apart by looking.
+//! zeros before use. No valid group contains an all-zero sector (its texts have no NUL, and it is padded with another
+//! byte), so a group that was torn by a crash shows at least one, and a group that was damaged later shows none: the
+//! two are told apart by looking.
 //! Integers are little-endian.
 
 use bytes::Bytes;
@@ -30,7 +31,10 @@ pub const SEGMENT_HEADER_BYTES: usize = 4096;
 pub const GROUP_HEADER_BYTES: usize = 64;
 /// Bytes of a record before its payload: header and stub.
 pub const RECORD_HEADER_BYTES: usize = 84 + RECORD_STUB_BYTES;
-const RECORD_STUB_BYTES: usize = 36;
+const RECORD_STUB_BYTES: usize = 40;
+/// What follows the records of a group up to the next sector. Not zero: the last sector of a group may hold no more
+/// than a few zero bytes of its last record, and would look as if it had never been written.
+pub const PADDING: u8 = 0xA5;
 /// Largest payload of one record: far above any batch, far below a length that could hurt.
 pub const PAYLOAD_BYTES_MAX: usize = 256 << 20;
 /// Largest group.
@@ -160,6 +164,8 @@ pub struct RecordHeader {
 /// The part of a record's header that is stored twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RecordStub {
+    /// See [`RecordHeader::kind`]; `None` for one that this version does not know.
+    pub kind: Option<Kind>,
     /// See [`RecordHeader::position`].
     pub position: u64,
     /// See [`RecordHeader::log`].
@@ -191,12 +197,14 @@ impl RecordHeader {
         }
         out.extend_from_slice(&self.count.to_le_bytes());
         out.extend_from_slice(&self.payload_bytes.to_le_bytes());
+        out.extend_from_slice(&[self.kind.code(), RECORD_VERSION, 0, 0]);
         put_checksum(out, stub);
     }
 
     /// The part that the stub repeats.
     pub fn stub(&self) -> RecordStub {
         RecordStub {
+            kind: Some(self.kind),
             position: self.position,
             log: self.log,
             first_seq: self.first_seq,
@@ -273,13 +281,11 @@ impl RecordStart {
 fn decode_stub(bytes: &[u8]) -> Result<RecordStub, Malformed> {
     let mut bytes = checked(bytes, RECORD_STUB_BYTES, "record stub")?;
     let mut reader = Reader::new(&mut bytes, "record stub");
-    Ok(RecordStub {
-        position: reader.u64()?,
-        log: reader.u64()?,
-        first_seq: Seq::saturating(reader.u64()?),
-        count: reader.u32()?,
-        payload_bytes: reader.u32()?,
-    })
+    let (position, log, first_seq) = (reader.u64()?, reader.u64()?, Seq::saturating(reader.u64()?));
+    let (count, payload_bytes) = (reader.u32()?, reader.u32()?);
+    let [kind, version, _, _] = reader.array()?;
+    let kind = Kind::from_code(kind).filter(|_| version == RECORD_VERSION);
+    Ok(RecordStub { kind, position, log, first_seq, count, payload_bytes })
 }
 
 /// Appends the CRC-32C of everything from `start` on.

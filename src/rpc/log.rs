@@ -3,8 +3,8 @@
 use std::pin::Pin;
 
 use tokio::sync::mpsc;
-use tokio_stream::Stream;
 use tokio_stream::wrappers::ReceiverStream;
+use tokio_stream::{Stream, StreamExt};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tonic::{Request, Response, Status};
@@ -75,14 +75,15 @@ impl LogService for Log {
         let limits =
             Left { events: nonzero(request.limit_events), bytes: nonzero(request.limit_bytes), is_first: true };
         let stop = self.stop.clone();
+        // The last frame has a place of its own, so that a reader who stalls hears how the stream ended, too.
+        let (last, end) = mpsc::channel(1);
         self.tasks.spawn(async move {
-            let feed = feed(reading, limits, &frames, &stop);
+            let end = feed(reading, limits, &frames, &stop).await;
+            let end = end.map(|end| pb::ReadFromResponse { frame: Some(Frame::End(end)) });
             // A reader that goes away ends the feed; there is nobody to tell.
-            if let Err(error) = feed.await {
-                let _ = frames.send(Err(error.into())).await;
-            }
+            let _ = last.try_send(end.map_err(Status::from));
         });
-        Ok(Response::new(Box::pin(ReceiverStream::new(stream))))
+        Ok(Response::new(Box::pin(ReceiverStream::new(stream).chain(ReceiverStream::new(end)))))
     }
 }
 
@@ -99,16 +100,24 @@ struct Left {
 
 type Frames = mpsc::Sender<Result<pb::ReadFromResponse, Status>>;
 
-async fn feed(mut reading: Reading, mut left: Left, frames: &Frames, stop: &CancellationToken) -> Result<(), Error> {
+/// Sends what there is, and gives the frame that ends the stream.
+async fn feed(
+    mut reading: Reading,
+    mut left: Left,
+    frames: &Frames,
+    stop: &CancellationToken,
+) -> Result<pb::ReadEnd, Error> {
     let start = pb::ReadStart {
         session: Some(reading.session.clone().into()),
         chain_before: reading.chain_before.0.to_vec().into(),
     };
     let mut frame = Frame::Start(start);
+    let mut next_seq = reading.next_seq();
     loop {
         if !send(frames, frame, stop).await {
-            return Ok(());
+            return Ok(pb::ReadEnd { reason: pb::ReadEndReason::Draining.into(), next_seq: next_seq.get() });
         }
+        next_seq = reading.next_seq();
         let reason = if stop.is_cancelled() {
             pb::ReadEndReason::Draining
         } else if left.events == 0 || left.bytes == 0 {
@@ -121,19 +130,18 @@ async fn feed(mut reading: Reading, mut left: Left, frames: &Frames, stop: &Canc
         } else {
             pb::ReadEndReason::EndOfLog
         };
-        let end = pb::ReadEnd { reason: reason.into(), next_seq: reading.next_seq().get() };
-        send(frames, Frame::End(end), stop).await;
-        return Ok(());
+        return Ok(pb::ReadEnd { reason: reason.into(), next_seq: reading.next_seq().get() });
     }
 }
 
 /// The next frame of events within what is left.
 async fn next(reading: &mut Reading, left: &mut Left) -> Result<Option<pb::EventFrame>, Error> {
-    let Some(batch) = reading.next(FRAME_BYTES.min(left.bytes), left.events).await? else { return Ok(None) };
+    // An event may be larger than a frame; larger than all that is left only the first one may be.
+    let alone_max = if left.is_first { usize::MAX } else { left.bytes };
+    let batch = reading.next(FRAME_BYTES.min(left.bytes), alone_max, left.events).await?;
+    let Some(batch) = batch else { return Ok(None) };
     let bytes: usize = batch.iter().map(|event| event.body.data.len()).sum();
-    if bytes > left.bytes && !left.is_first {
-        // One event that is larger than what is left; only the first event may be.
-        reading.put_back(batch);
+    if batch.is_empty() {
         left.bytes = 0;
         return Ok(None);
     }

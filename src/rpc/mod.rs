@@ -5,6 +5,7 @@
 //! way out.
 
 pub mod client;
+pub mod loops;
 pub mod server;
 
 mod convert;

@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
+use tonic::transport::Server;
 use tonic::transport::server::Router;
-use tonic::transport::{Error, Server};
+use tonic_health::pb::health_server::HealthServer;
 use tonic_health::server::HealthReporter;
 
 use super::log::Log;
@@ -32,10 +33,10 @@ pub struct Options {
     pub reflection: bool,
 }
 
-/// The server before it listens, and the handles to end it.
+/// What the connections of a node share, and the handles to end it.
 pub struct Wire {
-    /// tonic's router.
-    pub router: Router,
+    options: Options,
+    health_service: HealthServer<tonic_health::server::HealthService>,
     /// Ends open streams.
     pub stop: CancellationToken,
     /// Tasks that feed streams.
@@ -44,47 +45,51 @@ pub struct Wire {
     pub health: HealthReporter,
 }
 
-/// Puts the services together. `Err` only for a broken descriptor, which is a defect of the build.
-pub async fn wire(service: Service, options: &Options) -> Result<Wire, tonic_reflection::server::Error> {
-    let (stop, tasks) = (CancellationToken::new(), TaskTracker::new());
-    let (health, health_service) = tonic_health::server::health_reporter();
-    serve_or_not(&health, true).await;
-    let log = Log { service: service.clone(), stop: stop.clone(), tasks: tasks.clone() };
-    let log = LogServiceServer::new(log)
-        .max_decoding_message_size(options.request_bytes_max)
-        .max_encoding_message_size(options.response_bytes_max);
-    let views = Views {
-        service: service.clone(),
-        stop: stop.clone(),
-        tasks: tasks.clone(),
-        answer_bytes_max: options.response_bytes_max.saturating_sub(1 << 20),
-    };
-    let views = ViewServiceServer::new(views)
-        .max_decoding_message_size(options.request_bytes_max)
-        .max_encoding_message_size(options.response_bytes_max);
-    let sessions = SessionServiceServer::new(Sessions { service })
-        .max_decoding_message_size(options.request_bytes_max)
-        .max_encoding_message_size(options.response_bytes_max);
-    let reflection = || {
-        tonic_reflection::server::Builder::configure()
-            .register_encoded_file_descriptor_set(pb::DESCRIPTOR)
-            .register_encoded_file_descriptor_set(tonic_types::pb::FILE_DESCRIPTOR_SET)
-            .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
-    };
-    // Older clients ask for v1alpha only.
-    let (v1, v1alpha) = if options.reflection {
-        (Some(reflection().build_v1()?), Some(reflection().build_v1alpha()?))
-    } else {
-        (None, None)
-    };
-    let router = server(options)
-        .add_service(log)
-        .add_service(sessions)
-        .add_service(views)
-        .add_service(health_service)
-        .add_optional_service(v1)
-        .add_optional_service(v1alpha);
-    Ok(Wire { router, stop, tasks, health })
+impl Wire {
+    /// A wire that says it serves.
+    pub async fn new(options: Options) -> Self {
+        let (health, _) = tonic_health::server::health_reporter();
+        serve_or_not(&health, true).await;
+        let health_service =
+            HealthServer::new(tonic_health::server::HealthService::from_health_reporter(health.clone()));
+        Self { options, health_service, stop: CancellationToken::new(), tasks: TaskTracker::new(), health }
+    }
+
+    /// All services over one service. `Err` only for a broken descriptor, which is a defect of the build.
+    pub fn router(&self, service: Service) -> Result<Router, tonic_reflection::server::Error> {
+        let options = &self.options;
+        let log = Log { service: service.clone(), stop: self.stop.clone(), tasks: self.tasks.clone() };
+        let log = LogServiceServer::new(log)
+            .max_decoding_message_size(options.request_bytes_max)
+            .max_encoding_message_size(options.response_bytes_max);
+        let views = Views {
+            service: service.clone(),
+            stop: self.stop.clone(),
+            tasks: self.tasks.clone(),
+            answer_bytes_max: options.response_bytes_max.saturating_sub(1 << 20),
+        };
+        let views = ViewServiceServer::new(views)
+            .max_decoding_message_size(options.request_bytes_max)
+            .max_encoding_message_size(options.response_bytes_max);
+        let sessions = SessionServiceServer::new(Sessions { service })
+            .max_decoding_message_size(options.request_bytes_max)
+            .max_encoding_message_size(options.response_bytes_max);
+        let reflection = || {
+            tonic_reflection::server::Builder::configure()
+                .register_encoded_file_descriptor_set(pb::DESCRIPTOR)
+                .register_encoded_file_descriptor_set(tonic_types::pb::FILE_DESCRIPTOR_SET)
+                .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
+        };
+        // Older clients ask for v1alpha only.
+        let (v1, v1alpha) = if options.reflection {
+            (Some(reflection().build_v1()?), Some(reflection().build_v1alpha()?))
+        } else {
+            (None, None)
+        };
+        let router = server(options).add_service(log).add_service(sessions).add_service(views);
+        let router = router.add_service(self.health_service.clone());
+        Ok(router.add_optional_service(v1).add_optional_service(v1alpha))
+    }
 }
 
 fn server(options: &Options) -> Server {
@@ -98,7 +103,6 @@ fn server(options: &Options) -> Server {
         .http2_max_header_list_size(16 << 10)
         .http2_max_pending_accept_reset_streams(Some(20))
         .http2_max_local_error_reset_streams(Some(256))
-        .tcp_nodelay(true)
 }
 
 /// Sets the health of the whole node and of its services.
@@ -107,12 +111,4 @@ pub async fn serve_or_not(health: &HealthReporter, serves: bool) {
     for name in ["", "quipu.v1.LogService", "quipu.v1.SessionService", "quipu.v1.ViewService"] {
         health.set_service_status(name, status).await;
     }
-}
-
-/// A listener whose connections answer without delay, bounded in number.
-pub type Listener = tonic::transport::server::TcpIncoming;
-
-/// Serves until `shutdown`, then until the open calls have ended.
-pub async fn serve(router: Router, listener: Listener, shutdown: impl Future<Output = ()>) -> Result<(), Error> {
-    router.serve_with_incoming_shutdown(listener, shutdown).await
 }

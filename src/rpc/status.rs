@@ -66,8 +66,11 @@ pub(super) fn name(reason: pb::ErrorReason) -> &'static str {
 impl From<Error> for Status {
     fn from(error: Error) -> Self {
         let (code, reason) = row(error.reason);
-        let mut info =
-            ErrorInfo { reason: name(reason).to_owned(), domain: DOMAIN.to_owned(), metadata: Default::default() };
+        let mut info = ErrorInfo {
+            reason: name(reason).to_owned(),
+            domain: DOMAIN.to_owned(),
+            metadata: std::collections::HashMap::new(),
+        };
         let detail = match error.fact {
             Fact::None => None,
             Fact::Field(field) => {
@@ -99,9 +102,24 @@ impl From<Error> for Status {
         let retry = error.reason.retry_after().and_then(|delay| prost_types::Duration::try_from(delay).ok());
         let retry = retry.map(|delay| any("google.rpc.RetryInfo", &RetryInfo { retry_delay: Some(delay) }));
         let details = [Some(any("google.rpc.ErrorInfo", &info)), retry, detail].into_iter().flatten().collect();
-        let whole = tonic_types::pb::Status { code: code.into(), message: error.message.clone(), details };
-        Self::with_details(code, error.message, whole.encode_to_vec().into())
+        let message = clipped(error.message);
+        let whole = tonic_types::pb::Status { code: code.into(), message: message.clone(), details };
+        Self::with_details(code, message, whole.encode_to_vec().into())
     }
+}
+
+/// Longest message in bytes. It travels in an HTTP/2 header, escaped, and in the details again, and clients take
+/// headers of 16 KiB or less.
+const MESSAGE_BYTES_MAX: usize = 1000;
+
+/// A message may quote what was sent, whose length only the request's own limit bounds.
+fn clipped(mut message: String) -> String {
+    if message.len() > MESSAGE_BYTES_MAX {
+        let end = (0..=MESSAGE_BYTES_MAX).rev().find(|end| message.is_char_boundary(*end)).unwrap_or(0);
+        message.truncate(end);
+        message.push('\u{2026}');
+    }
+    message
 }
 
 fn any(name: &str, message: &impl Message) -> Any {
@@ -135,6 +153,13 @@ mod tests {
         }
         let named = (0..200).filter_map(|n| pb::ErrorReason::try_from(n).ok()).count();
         assert_eq!(named, seen.len() + 1, "every value of the schema but zero has a reason");
+    }
+
+    #[test]
+    fn a_message_stays_small_enough_for_a_header() {
+        let status = Status::from(Error::new(Reason::InvalidRequest, "\u{20ac}".repeat(100_000)));
+        assert!(status.message().len() < 1010 && status.message().starts_with('\u{20ac}'));
+        assert!(status.details().len() < 2000);
     }
 
     #[test]

@@ -7,12 +7,13 @@ use std::sync::Arc;
 
 use super::budget::Permit;
 use super::committer::Waiter;
-use super::fold::Arriving;
+use super::fold::{Arriving, Rewritten};
 use super::session::Slot;
-use super::{Error, Head, Reason, Service, live, live_mut, now_ms};
+use super::{Error, Head, Reason, Service, durable, live, live_mut, now_ms};
 use crate::model::json::Doc;
 use crate::model::{Incarnation, Limits, NewEvent, Seq, SessionKey};
 use crate::replay::admit::{Report, reads_payload};
+use crate::replay::surface::original_needed;
 use crate::store::Change;
 
 /// When an append is answered.
@@ -75,21 +76,23 @@ impl Service {
         let permit =
             permit.ok_or_else(|| Error::new(Reason::Rate, "too many appends are waiting; nothing was stored"))?;
         let slot = self.inner.slots.get(&append.key).await?;
-        let originals = self.originals(&append, &slot).await?;
+        let rewrites = append.events.iter().any(|event| original_needed(event).is_some());
+        let originals = if rewrites { Box::pin(self.originals(&append, &slot)).await? } else { Rewritten::default() };
         let arriving = Arriving { events: &append.events, docs, bytes, originals };
         let (mut permit, mut placed) = (Some(permit), Placed::Unfolded);
         while let Placed::Unfolded = placed {
             placed = self.place(&append, &arriving, (&slot, &mut permit))?;
             if let Placed::Unfolded = placed {
-                self.fold(&append.key, &slot).await?;
+                Box::pin(self.fold(&append.key, &slot)).await?;
             }
         }
         drop(arriving);
         match placed {
-            Placed::Unfolded | Placed::Taken => self.repeated(append, &slot).await,
+            // Boxed, like all rare ways here: they must not make the future of every append larger.
+            Placed::Unfolded | Placed::Taken => Box::pin(self.repeated(append, &slot)).await,
             Placed::Accepted(appended) => Ok(appended),
             Placed::Queued(waiter, appended) => {
-                self.durable(waiter).await?;
+                durable(waiter).await?;
                 let head = Head { durable_next_seq: appended.head.next_seq, updated_ms: now_ms(), ..appended.head };
                 Ok(Appended { head, ..appended })
             }
@@ -125,10 +128,10 @@ impl Service {
             Appended { head: live.head(self.inner.store_id), level: append.level, deduplicated: false, reports };
         Ok(match (append.level, permit.take()) {
             (AckLevel::Accepted, Some(permit)) => {
-                self.inner.committer.accept(slot, change, permit);
+                self.committer.accept(slot, change, permit);
                 Placed::Accepted(appended)
             }
-            (_, permit) => Placed::Queued(self.inner.committer.submit(slot, Some(change), permit), appended),
+            (_, permit) => Placed::Queued(self.committer.submit(slot, Some(change), permit), appended),
         })
     }
 
@@ -150,12 +153,12 @@ impl Service {
                 };
                 return Err(live.conflict(store_id, Reason::SeqConflict, message, Some(at)));
             }
-            (live.head(store_id), self.inner.committer.submit(slot, None, None))
+            (live.head(store_id), self.committer.submit(slot, None, None))
         };
         if append.level == AckLevel::Accepted {
             return Ok(Appended { head, level: AckLevel::Accepted, deduplicated: true, reports: Vec::new() });
         }
-        self.durable(waiter).await?;
+        durable(waiter).await?;
         let head = Head { durable_next_seq: head.durable_next_seq.max(head.next_seq), ..head };
         Ok(Appended { head, level: AckLevel::Durable, deduplicated: true, reports: Vec::new() })
     }

@@ -1,12 +1,13 @@
 //! The one place where changes are committed: a queue, groups, one sync each, answers to everybody.
 //!
 //! Group commit without a timer: while one group is being synced the next one gathers, so that the sync is the
-//! window. The committer is a task of the serving runtime, started by whoever finds it idle, and it writes and syncs
-//! on the worker thread that runs it. That is a blocking call on the runtime, on purpose: handing each group to a
-//! thread of its own and back costs a third of the unary rate (measured; see README, "Performance"). The price is one
-//! busy worker during a sync, so there are always at least two, and a watchdog wakes another one when a sync stalls.
+//! window. The committer is a task of a serving loop, started by whoever finds it idle, and it writes and syncs on
+//! the thread of that loop. That is a blocking call on the runtime, on purpose: handing each group to a thread of its
+//! own and back costs a third of the unary rate (measured; README, "Performance"). What it costs is that the loop
+//! serves nobody during a sync; a watchdog tells when that takes long, and answers those who wait too long.
 
 use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -14,6 +15,7 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
+use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::budget::Permit;
@@ -23,21 +25,30 @@ use crate::store::{Change, Store};
 /// Bytes and changes of one group.
 const GROUP_BYTES_MAX: usize = 4 << 20;
 const GROUP_CHANGES_MAX: usize = 4096;
-/// A sync that takes longer makes the watchdog wake another worker.
+/// A commit that takes longer is a stall.
 const STALL: Duration = Duration::from_millis(20);
+/// How often the watchdog looks.
+const WATCH: Duration = Duration::from_millis(50);
 
-/// The group failed: the outcome of its changes is unknown, and no more will be written.
+/// Why a waiter hears that the outcome is unknown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Failed;
+pub(super) enum Unknown {
+    /// The group failed, and no more will be written.
+    Failed,
+    /// The disk has not answered for too long; the group may still become durable.
+    Stalled,
+}
+
+type Answer = oneshot::Sender<Result<(), Unknown>>;
 
 /// Told once everything queued before it is durable. Dropped unanswered only if the runtime goes away.
-pub(super) type Waiter = oneshot::Receiver<Result<(), Failed>>;
+pub(super) type Waiter = oneshot::Receiver<Result<(), Unknown>>;
 
 struct Entry {
     slot: Arc<Slot>,
     /// `None` is a barrier.
     change: Option<Change>,
-    answer: Option<oneshot::Sender<Result<(), Failed>>>,
+    answer: Option<Answer>,
     _permit: Option<Permit>,
 }
 
@@ -53,25 +64,48 @@ struct Queue {
 #[derive(Clone)]
 pub(super) struct Committer {
     shared: Arc<Shared>,
+    /// Runs the commits that calls of this handle start.
+    leader: Handle,
 }
 
 struct Shared {
     store: Arc<dyn Store>,
-    queue: Mutex<Queue>,
+    queue: Arc<Mutex<Queue>>,
+    /// Who waits for the group that is being committed.
+    waiting: Arc<Mutex<Vec<Answer>>>,
     window: Duration,
     tasks: TaskTracker,
-    handle: Handle,
+    /// Closes open windows when the service goes.
+    closing: CancellationToken,
     watchdog: Watchdog,
+    /// A commit failed: nothing more is stored, and nothing that was not durable will be.
+    failed: AtomicBool,
     now_ms: fn() -> u64,
 }
 
 impl Committer {
-    /// A committer on the current runtime. `window` is how long an accepted change may wait for company.
-    pub(super) fn new(store: Arc<dyn Store>, window: Duration, now_ms: fn() -> u64) -> Self {
-        let handle = Handle::current();
-        let watchdog = Watchdog::start(handle.clone());
-        let (queue, tasks) = (Mutex::default(), TaskTracker::new());
-        Self { shared: Arc::new(Shared { store, queue, window, tasks, handle, watchdog, now_ms }) }
+    /// A committer on the current runtime. `window` is how long an accepted change may wait for company, `timeout`
+    /// how long a waiter waits for a commit that has begun.
+    pub(super) fn new(store: Arc<dyn Store>, (window, timeout): (Duration, Duration), now_ms: fn() -> u64) -> Self {
+        let (queue, waiting, tasks) = (Arc::default(), Arc::default(), TaskTracker::new());
+        let stalled = {
+            let (queue, waiting) = (Arc::clone(&queue), Arc::clone(&waiting));
+            move || give_up(&queue, &waiting)
+        };
+        let watchdog = Watchdog::start(timeout, stalled);
+        let (closing, failed) = (CancellationToken::new(), AtomicBool::new(false));
+        let shared = Shared { store, queue, waiting, window, tasks, closing, watchdog, failed, now_ms };
+        Self { shared: Arc::new(shared), leader: Handle::current() }
+    }
+
+    /// The same committer, its commits started on another runtime.
+    pub(super) fn led_by(&self, leader: Handle) -> Self {
+        Self { shared: self.shared.clone(), leader }
+    }
+
+    /// Whether a commit has been waiting for the disk for long.
+    pub(super) fn is_stalled(&self) -> bool {
+        self.shared.watchdog.took().is_some_and(|took| took > STALL)
     }
 
     /// Queues a change that nobody waits for; it is written when the window closes, or with the next group.
@@ -83,13 +117,14 @@ impl Committer {
         queue.entries.push_back(entry);
         if !queue.running && !queue.armed {
             queue.armed = true;
-            let shared = self.shared.clone();
+            let (shared, leader) = (self.shared.clone(), self.leader.clone());
             self.shared.tasks.spawn_on(
                 async move {
-                    tokio::time::sleep(shared.window).await;
-                    shared.start(&mut shared.queue.lock());
+                    // An end by either side is the end of the window.
+                    let _ = tokio::time::timeout(shared.window, shared.closing.cancelled()).await;
+                    shared.start(&mut shared.queue.lock(), &leader);
                 },
-                &self.shared.handle,
+                &self.leader,
             );
         }
     }
@@ -102,23 +137,29 @@ impl Committer {
         let entry = Entry { slot: slot.clone(), change, answer: Some(answer), _permit: permit };
         let mut queue = self.shared.queue.lock();
         queue.entries.push_back(entry);
-        self.shared.start(&mut queue);
+        self.shared.start(&mut queue, &self.leader);
         waiter
+    }
+
+    /// Whether a commit failed, so that none will succeed.
+    pub(super) fn has_failed(&self) -> bool {
+        self.shared.failed.load(Ordering::Relaxed)
     }
 
     /// Writes what is queued and waits for the end of all tasks.
     pub(super) async fn drain(&self) {
-        self.shared.start(&mut self.shared.queue.lock());
+        self.shared.closing.cancel();
+        self.shared.start(&mut self.shared.queue.lock(), &self.leader);
         self.shared.tasks.close();
         self.shared.tasks.wait().await;
     }
 }
 
 impl Shared {
-    fn start(self: &Arc<Self>, queue: &mut Queue) {
+    fn start(self: &Arc<Self>, queue: &mut Queue, leader: &Handle) {
         if !queue.running && !queue.entries.is_empty() {
             queue.running = true;
-            self.tasks.spawn_on(self.clone().run(), &self.handle);
+            self.tasks.spawn_on(self.clone().run(), leader);
         }
     }
 
@@ -156,22 +197,45 @@ impl Shared {
                 changes.push(change);
             }
         }
+        self.waiting.lock().extend(group.iter_mut().filter_map(|entry| entry.answer.take()));
         let time_ms = (self.now_ms)();
-        let committed = if changes.is_empty() {
-            Ok(())
-        } else {
-            self.watchdog.during(|| self.store.commit(&changes, time_ms)).map_err(|error| {
-                tracing::error!(%error, changes = changes.len(), "a commit failed");
-                Failed
-            })
-        };
+        let committed = self.store(&changes, time_ms);
         if committed.is_ok() {
             slots.iter().zip(&changes).for_each(|(slot, change)| settle(slot, change, time_ms));
         }
-        for answer in group.into_iter().filter_map(|entry| entry.answer) {
+        for answer in std::mem::take(&mut *self.waiting.lock()) {
             // A client that went away does not hear the answer.
             let _ = answer.send(committed);
         }
+    }
+}
+
+/// Tells everybody who waits, for the running group or behind it, that the outcome is unknown.
+fn give_up(queue: &Mutex<Queue>, waiting: &Mutex<Vec<Answer>>) {
+    let behind: Vec<Answer> = queue.lock().entries.iter_mut().filter_map(|entry| entry.answer.take()).collect();
+    for answer in std::mem::take(&mut *waiting.lock()).into_iter().chain(behind) {
+        let _ = answer.send(Err(Unknown::Stalled));
+    }
+}
+
+impl Shared {
+    /// Stores a group. A group of barriers alone is durable only if everything before it was.
+    fn store(&self, changes: &[Change], time_ms: u64) -> Result<(), Unknown> {
+        if self.failed.load(Ordering::Relaxed) {
+            return Err(Unknown::Failed);
+        }
+        if changes.is_empty() {
+            return Ok(());
+        }
+        // A panic must not leave the queue without its task: everybody behind would wait for ever.
+        let commit = AssertUnwindSafe(|| self.store.commit(changes, time_ms));
+        match self.watchdog.during(|| catch_unwind(commit)) {
+            Ok(Ok(())) => return Ok(()),
+            Ok(Err(error)) => tracing::error!(%error, changes = changes.len(), "a commit failed"),
+            Err(_) => tracing::error!(changes = changes.len(), "the engine panicked in a commit"),
+        }
+        self.failed.store(true, Ordering::Relaxed);
+        Err(Unknown::Failed)
     }
 }
 
@@ -184,10 +248,7 @@ fn settle(slot: &Slot, change: &Change, time_ms: u64) {
     }
 }
 
-/// Sees to it that somebody serves while a sync blocks one worker.
-///
-/// A worker that blocks may be the one that was about to wait for the sockets; the others sleep until there is work,
-/// so that none might listen. A task from outside wakes one of them.
+/// Measures how long the disk takes, from a thread that does not wait for it.
 struct Watchdog {
     epoch: Instant,
     /// Milliseconds since the epoch at which the running commit began, plus one; 0 when none runs.
@@ -196,22 +257,20 @@ struct Watchdog {
 }
 
 impl Watchdog {
-    fn start(handle: Handle) -> Self {
+    fn start(timeout: Duration, stalled: impl Fn() + Send + 'static) -> Self {
         let (epoch, since, stop) = (Instant::now(), Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
         let (watched, stopped) = (since.clone(), stop.clone());
         let watch = move || {
             while !stopped.load(Ordering::Relaxed) {
-                std::thread::sleep(STALL);
-                let since = watched.load(Ordering::Relaxed);
-                let now = epoch.elapsed().as_millis() as u64 + 1;
-                if since != 0 && now > since + STALL.as_millis() as u64 {
-                    handle.spawn(async {});
+                std::thread::sleep(WATCH);
+                if took(epoch, &watched).is_some_and(|took| took > timeout) {
+                    stalled();
                 }
             }
         };
         let started = std::thread::Builder::new().name("quipu-watchdog".to_owned()).spawn(watch);
         if let Err(error) = started {
-            tracing::warn!(%error, "no watchdog: a stalled disk may also stall reads");
+            tracing::warn!(%error, "no watchdog: appends wait for a stalled disk without end");
         }
         Self { epoch, since, stop }
     }
@@ -222,6 +281,16 @@ impl Watchdog {
         self.since.store(0, Ordering::Relaxed);
         done
     }
+
+    fn took(&self) -> Option<Duration> {
+        took(self.epoch, &self.since)
+    }
+}
+
+/// How long the running commit takes already, if one runs.
+fn took(epoch: Instant, since: &AtomicU64) -> Option<Duration> {
+    let began = since.load(Ordering::Relaxed).checked_sub(1)?;
+    Some(epoch.elapsed().saturating_sub(Duration::from_millis(began)))
 }
 
 impl Drop for Watchdog {

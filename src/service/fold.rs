@@ -158,9 +158,6 @@ impl Service {
     pub(super) async fn originals(&self, append: &Append, slot: &Arc<Slot>) -> Result<Rewritten, Error> {
         let needed = append.events.iter().filter_map(original_needed).filter(|seq| *seq < append.first_seq);
         let mut needed: Vec<_> = needed.collect();
-        if needed.is_empty() {
-            return Ok(Rewritten::default());
-        }
         needed.sort_unstable();
         needed.dedup();
         let (log, next_seq, pending): (_, _, Vec<Run>) = {
@@ -178,7 +175,7 @@ impl Service {
                 let in_memory = pending.iter().find(|run| run.first_seq <= seq && seq < run.next_seq());
                 let found = match in_memory {
                     Some(run) => run.clone(),
-                    None => self.stored_run(log, seq).await?,
+                    None => Box::pin(self.stored_run(log, seq)).await?,
                 };
                 run = Some(found.decode()?);
             }

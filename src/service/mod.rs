@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use self::budget::Budget;
-use self::committer::{Committer, Waiter};
+use self::committer::{Committer, Unknown, Waiter};
 use self::session::{Live, State};
 use self::slots::Slots;
 use crate::codec::Chain;
@@ -100,6 +100,7 @@ impl Default for Options {
 #[derive(Clone)]
 pub struct Service {
     inner: Arc<Inner>,
+    committer: Committer,
 }
 
 struct Inner {
@@ -107,7 +108,6 @@ struct Inner {
     store_id: [u8; 16],
     options: Options,
     slots: Slots,
-    committer: Committer,
     appends: Budget,
     reads: Budget,
     draining: AtomicBool,
@@ -123,10 +123,11 @@ fn now_ms() -> u64 {
 impl Service {
     /// A service over an engine, on the current runtime.
     pub fn new(store: Arc<dyn Store>, options: Options) -> Self {
+        let waits = (options.accept_window, options.commit_timeout);
+        let committer = Committer::new(store.clone(), waits, now_ms);
         let inner = Inner {
             store_id: store.id(),
             slots: Slots::new(store.clone(), options.idle_sessions_max),
-            committer: Committer::new(store.clone(), options.accept_window, now_ms),
             appends: Budget::new(options.append_budget_bytes),
             reads: Budget::new(options.reads_max),
             draining: AtomicBool::new(false),
@@ -134,7 +135,18 @@ impl Service {
             store,
             options,
         };
-        Self { inner: Arc::new(inner) }
+        Self { inner: Arc::new(inner), committer }
+    }
+
+    /// The same service, its commits led by another runtime: the thread that runs them waits for the disk.
+    #[must_use]
+    pub fn led_by(&self, leader: tokio::runtime::Handle) -> Self {
+        Self { inner: self.inner.clone(), committer: self.committer.led_by(leader) }
+    }
+
+    /// Whether the disk takes long for the running commit.
+    pub fn is_stalled(&self) -> bool {
+        self.committer.is_stalled()
     }
 
     /// Creates a session, durably; says whether the very same session was there already. Without a creation time in
@@ -157,7 +169,7 @@ impl Service {
                         let message = format!("`{key}` exists with another header or profile");
                         return Err(Error::new(Reason::SessionExists, message));
                     }
-                    (live.session(self.inner.store_id), true, self.inner.committer.submit(&slot, None, None))
+                    (live.session(self.inner.store_id), true, self.committer.submit(&slot, None, None))
                 }
                 State::Absent | State::Unknown => {
                     let now_ms = now_ms();
@@ -169,13 +181,13 @@ impl Service {
                     let mut live = Live::new(log, birth.clone(), now_ms);
                     live.fold = (profile != Profile::Raw).then(|| Box::new(self.new_fold()));
                     let session = live.session(self.inner.store_id);
-                    let waiter = self.inner.committer.submit(&slot, Some(Change::Create { log, birth }), None);
+                    let waiter = self.committer.submit(&slot, Some(Change::Create { log, birth }), None);
                     *state = State::Live(live);
                     (session, false, waiter)
                 }
             }
         };
-        self.durable(waiter).await?;
+        durable(waiter).await?;
         Ok((session, existed))
     }
 
@@ -212,11 +224,11 @@ impl Service {
             live.check_incarnation(incarnation)?;
             let head = live.head(self.inner.store_id);
             let change = Change::Delete { log: live.log, next_seq: live.next_seq, chain: live.chain };
-            let waiter = self.inner.committer.submit(&slot, Some(change), None);
+            let waiter = self.committer.submit(&slot, Some(change), None);
             *state = State::Absent;
             (head, waiter)
         };
-        self.durable(waiter).await?;
+        durable(waiter).await?;
         Ok(head)
     }
 
@@ -225,15 +237,18 @@ impl Service {
         let slot = self.inner.slots.get(key).await?;
         let (head, waiter) = {
             let state = slot.state.lock();
-            (live(&state, key)?.head(self.inner.store_id), self.inner.committer.submit(&slot, None, None))
+            (live(&state, key)?.head(self.inner.store_id), self.committer.submit(&slot, None, None))
         };
-        self.durable(waiter).await?;
+        durable(waiter).await?;
         Ok(Head { durable_next_seq: head.next_seq, ..head })
     }
 
-    /// Whether the engine takes writes.
+    /// Whether writes are taken.
     pub fn health(&self) -> Health {
-        self.inner.store.health()
+        match self.inner.store.health() {
+            Health::Writable if self.committer.has_failed() => Health::Poisoned("a commit failed".into()),
+            health => health,
+        }
     }
 
     /// Refuses what would write from now on.
@@ -244,7 +259,7 @@ impl Service {
     /// Refuses writes, commits what was accepted, and closes the engine.
     pub async fn close(&self) {
         self.refuse_writes();
-        self.inner.committer.drain().await;
+        self.committer.drain().await;
         let store = self.inner.store.clone();
         if blocking(move || store.close()).await.is_err() {
             tracing::error!("closing the store panicked");
@@ -266,7 +281,7 @@ impl Service {
         if self.is_draining() {
             return Err(Error::new(Reason::Draining, "the server is shutting down; nothing was stored"));
         }
-        match self.inner.store.health() {
+        match self.health() {
             Health::Writable => Ok(()),
             Health::Full(_) => Err(Error::new(Reason::StorageReadOnly, "the disk is full; reads go on")),
             Health::Poisoned(_) => {
@@ -274,14 +289,16 @@ impl Service {
             }
         }
     }
+}
 
-    async fn durable(&self, waiter: Waiter) -> Result<(), Error> {
-        match tokio::time::timeout(self.inner.options.commit_timeout, waiter).await {
-            Ok(Ok(Ok(()))) => Ok(()),
-            Ok(Ok(Err(committer::Failed)) | Err(_)) => {
-                Err(Error::new(Reason::SyncFailed, "the disk failed while the request waited; the outcome is unknown"))
-            }
-            Err(_) => Err(Error::new(Reason::SyncTimeout, "the disk did not answer in time; the outcome is unknown")),
+async fn durable(waiter: Waiter) -> Result<(), Error> {
+    match waiter.await {
+        Ok(Ok(())) => Ok(()),
+        Ok(Err(Unknown::Stalled)) => {
+            Err(Error::new(Reason::SyncTimeout, "the disk did not answer in time; the outcome is unknown"))
+        }
+        Ok(Err(Unknown::Failed)) | Err(_) => {
+            Err(Error::new(Reason::SyncFailed, "the disk failed while the request waited; the outcome is unknown"))
         }
     }
 }

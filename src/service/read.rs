@@ -9,8 +9,14 @@ use crate::codec::{Chain, event};
 use crate::model::{Event, Incarnation, Seq, SessionKey};
 use crate::store::{Damage, LogId, Run, Store};
 
+/// Bytes that one read takes from the store ahead of its reader.
+const AHEAD_BYTES_MAX: usize = 1 << 20;
+
 /// Events that follow each other.
 pub type Batch = Vec<Event>;
+
+/// Bytes of a batch with types and source lists, which may weigh more than the data.
+const BATCH_BYTES_MAX: usize = 1 << 20;
 
 /// A read of one log, from some seq to what was durable when it began.
 pub struct Reading {
@@ -98,26 +104,29 @@ impl Reading {
         self.ahead.front().map_or(self.next, |event| event.seq)
     }
 
-    /// The next events: about `bytes_max` of data, at most `events_max`, at least one. `None` at the end. Damage is an
-    /// error, after the last good event.
-    pub async fn next(&mut self, bytes_max: usize, events_max: usize) -> Result<Option<Batch>, Error> {
+    /// The next events: at most `bytes_max` of data and `events_max` events. One event that is larger comes alone, if
+    /// it has at most `alone_max`; else the batch is empty. `None` at the end. Damage is an error, after the last good
+    /// event.
+    pub async fn next(
+        &mut self,
+        bytes_max: usize,
+        alone_max: usize,
+        events_max: usize,
+    ) -> Result<Option<Batch>, Error> {
         if self.ahead.is_empty() {
             self.fill(bytes_max).await?;
         }
-        let (mut batch, mut bytes) = (Vec::new(), 0);
-        while let Some(event) = self.ahead.front() {
+        let (mut count, mut bytes, mut weight) = (0, 0, 0);
+        for event in self.ahead.iter().take(events_max) {
             bytes += event.body.data.len();
-            if batch.len() >= events_max || (bytes > bytes_max && !batch.is_empty()) {
+            weight += event.body.weight();
+            let is_full = bytes > bytes_max || weight > BATCH_BYTES_MAX;
+            if is_full && (count > 0 || event.body.data.len() > alone_max) {
                 break;
             }
-            batch.extend(self.ahead.pop_front());
+            count += 1;
         }
-        Ok((!batch.is_empty()).then_some(batch))
-    }
-
-    /// Gives events back that were just taken.
-    pub fn put_back(&mut self, batch: Batch) {
-        batch.into_iter().rev().for_each(|event| self.ahead.push_front(event));
+        Ok((!self.ahead.is_empty()).then(|| self.ahead.drain(..count).collect()))
     }
 
     async fn fill(&mut self, bytes_max: usize) -> Result<(), Error> {
@@ -130,7 +139,9 @@ impl Reading {
             return Ok(());
         }
         let (store, log, from, end) = (self.store.clone(), self.log, self.next, self.end);
-        let events = blocking(move || load(&*store, log, (from, end), bytes_max)).await?;
+        // More than one batch at a time: finding the place of a run costs more than reading along.
+        let ahead = bytes_max.saturating_mul(4).min(AHEAD_BYTES_MAX);
+        let events = blocking(move || load(&*store, log, (from, end), ahead)).await?;
         let events = events.map_err(|error| corrupt_at_least(error, self.next))?;
         match events.last() {
             Some(last) => self.next = Seq::saturating(last.seq.get() + 1),
@@ -151,10 +162,13 @@ fn corrupt_at_least(refusal: Error, next: Seq) -> Error {
 }
 
 fn load(store: &dyn Store, log: LogId, (from, end): (Seq, Seq), bytes_max: usize) -> Result<Batch, Error> {
-    let mut events = Vec::new();
+    let (mut events, mut decoder) = (Vec::new(), event::Decoder::default());
     for run in store.read(log, from, bytes_max)? {
-        events.extend(run.decode()?.into_iter().filter(|event| event.seq >= from && event.seq < end));
+        run.decode_into(&mut decoder, &mut events)?;
     }
+    // Runs are read whole; the first and the last may reach beyond what was asked for.
+    events.truncate(events.partition_point(|event| event.seq < end));
+    events.drain(..events.partition_point(|event| event.seq < from));
     Ok(events)
 }
 

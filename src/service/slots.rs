@@ -15,7 +15,7 @@ pub(super) struct Slots {
     store: Arc<dyn Store>,
     idle_max: usize,
     tick: AtomicU64,
-    slots: Mutex<HashMap<SessionKey, Arc<Slot>>>,
+    by_name: Mutex<HashMap<SessionKey, Arc<Slot>>>,
 }
 
 /// Sweeps after which an unused slot goes.
@@ -23,27 +23,32 @@ const IDLE_TICKS: u64 = 6;
 
 impl Slots {
     pub(super) fn new(store: Arc<dyn Store>, idle_max: usize) -> Self {
-        Self { store, idle_max, tick: AtomicU64::new(0), slots: Mutex::default() }
+        Self { store, idle_max, tick: AtomicU64::new(0), by_name: Mutex::default() }
     }
 
     /// The slot of a name, with what the store knows of it.
     pub(super) async fn get(&self, key: &SessionKey) -> Result<Arc<Slot>, Error> {
         let slot = self.slot(key);
         if matches!(*slot.state.lock(), State::Unknown) {
-            let (store, name) = (self.store.clone(), key.clone());
-            let found = blocking(move || store.find(&name)).await??;
-            let mut state = slot.state.lock();
-            // Somebody else may have been faster, and may have changed it since.
-            if matches!(*state, State::Unknown) {
-                *state = found.map_or(State::Absent, |found| State::Live(Live::from(found)));
-            }
+            Box::pin(self.load(key, &slot)).await?;
         }
         Ok(slot)
     }
 
+    async fn load(&self, key: &SessionKey, slot: &Slot) -> Result<(), Error> {
+        let (store, name) = (self.store.clone(), key.clone());
+        let found = blocking(move || store.find(&name)).await??;
+        let mut state = slot.state.lock();
+        // Somebody else may have been faster, and may have changed it since.
+        if matches!(*state, State::Unknown) {
+            *state = found.map_or(State::Absent, |found| State::Live(Live::from(found)));
+        }
+        Ok(())
+    }
+
     fn slot(&self, key: &SessionKey) -> Arc<Slot> {
         let tick = self.tick.load(Ordering::Relaxed);
-        let mut slots = self.slots.lock();
+        let mut slots = self.by_name.lock();
         if let Some(slot) = slots.get(key) {
             slot.used.store(tick, Ordering::Relaxed);
             return slot.clone();
@@ -59,7 +64,7 @@ impl Slots {
     /// Drops slots that were idle for a while.
     pub(super) fn sweep(&self) {
         let tick = self.tick.fetch_add(1, Ordering::Relaxed);
-        let mut slots = self.slots.lock();
+        let mut slots = self.by_name.lock();
         slots.retain(|_, slot| is_needed(slot) || slot.used.load(Ordering::Relaxed) + IDLE_TICKS > tick);
         let room = slots.len() * 2;
         slots.shrink_to(room);

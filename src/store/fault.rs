@@ -70,6 +70,9 @@ impl Store for FaultStore {
         if let Some(reason) = &state.broken {
             return Err(StoreError::Poisoned(reason.clone()));
         }
+        if let Health::Poisoned(reason) = self.live.health() {
+            return Err(StoreError::Poisoned(reason));
+        }
         state.commits += 1;
         let fails = self.plan.fail_at == Some(state.commits);
         let frozen = self.plan.freeze_at.is_some_and(|at| state.commits >= at);

@@ -56,7 +56,7 @@ impl State {
             Change::Append { log, run } => {
                 let session = self.sessions.get_mut(log).ok_or_else(|| StoreError::Defect(format!("no {log:?}")))?;
                 (session.next_seq, session.chain) = (run.next_seq(), run.chain);
-                (session.updated_ms, session.position) = (time_ms, position);
+                (session.updated_ms, session.position) = (session.updated_ms.max(time_ms), position);
                 self.runs.entry(*log).or_default().insert(run.first_seq, run.clone());
             }
             Change::Delete { log, .. } => {

@@ -52,14 +52,19 @@ impl Run {
 
     /// The events. They were verified when the run was read, so that a failure is a defect.
     pub fn decode(&self) -> Result<Vec<Event>, StoreError> {
-        let mut bytes = self.events.clone();
-        let mut decoder = event::Decoder::default();
-        let mut events = Vec::with_capacity(self.count.min(4096) as usize);
-        while !bytes.is_empty() {
-            let event = decoder.decode(&mut bytes).map_err(|e| StoreError::Defect(e.to_string()))?;
-            events.push(event);
-        }
+        let mut events = Vec::new();
+        self.decode_into(&mut event::Decoder::default(), &mut events)?;
         Ok(events)
+    }
+
+    /// Adds the events to others, with a decoder that knows their types already.
+    pub fn decode_into(&self, decoder: &mut event::Decoder, events: &mut Vec<Event>) -> Result<(), StoreError> {
+        let mut bytes = self.events.clone();
+        events.reserve(self.count.min(4096) as usize);
+        while !bytes.is_empty() {
+            events.push(decoder.decode(&mut bytes).map_err(|e| StoreError::Defect(e.to_string()))?);
+        }
+        Ok(())
     }
 }
 

@@ -37,19 +37,18 @@ fn headers_are_accepted_and_refused_with_the_words_of_the_reference() {
         let text = case["input"]["header"].to_string();
         let doc = json::parse(text.as_bytes()).unwrap();
         let header = Header::from_json(case["input"]["id"].as_str().unwrap(), doc.root());
-        match case["expected"]["error"].as_str() {
-            Some(error) => assert_eq!(header.unwrap_err().0, error, "{name}"),
-            None => {
-                let expected = &case["expected"]["header"];
-                let header = header.unwrap_or_else(|e| panic!("{name}: {e}"));
-                assert_eq!(Some(header.created_at_ms), expected["createdAt"].as_u64(), "{name}");
-                assert_eq!(header.cwd.as_deref(), expected["cwd"].as_str(), "{name}");
-                assert_eq!(header.parent_session.as_deref(), expected["parentSession"].as_str(), "{name}");
-                assert_eq!(header.seed_length, expected["seedLength"].as_u64(), "{name}");
-                assert_eq!(header.origin.is_some(), expected["origin"].is_string(), "{name}");
-                assert_eq!(header.delegation_depth, expected["delegationDepth"].as_u64(), "{name}");
-                assert_eq!(header.agent_preset.as_deref(), expected["agentPreset"].as_str(), "{name}");
-            }
+        if let Some(error) = case["expected"]["error"].as_str() {
+            assert_eq!(header.unwrap_err().0, error, "{name}")
+        } else {
+            let expected = &case["expected"]["header"];
+            let header = header.unwrap_or_else(|e| panic!("{name}: {e}"));
+            assert_eq!(Some(header.created_at_ms), expected["createdAt"].as_u64(), "{name}");
+            assert_eq!(header.cwd.as_deref(), expected["cwd"].as_str(), "{name}");
+            assert_eq!(header.parent_session.as_deref(), expected["parentSession"].as_str(), "{name}");
+            assert_eq!(header.seed_length, expected["seedLength"].as_u64(), "{name}");
+            assert_eq!(header.origin.is_some(), expected["origin"].is_string(), "{name}");
+            assert_eq!(header.delegation_depth, expected["delegationDepth"].as_u64(), "{name}");
+            assert_eq!(header.agent_preset.as_deref(), expected["agentPreset"].as_str(), "{name}");
         }
     }
 }

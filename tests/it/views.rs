@@ -7,11 +7,13 @@ use prost::Message as _;
 use quipu::cli::config::Config;
 use quipu::rpc::client::Client;
 use quipu::rpc::pb;
-use quipu::rpc::server::{self, Listener};
+use quipu::rpc::server::Wire;
 use quipu::service::{Options, Service};
 use quipu::store::Store;
+use quipu::store::fault::{FaultStore, Plan};
 use quipu::store::memory::MemoryStore;
 use tokio_util::sync::CancellationToken;
+use tonic::transport::server::TcpIncoming;
 use tonic::{Code, Status};
 use tonic_types::StatusExt;
 
@@ -32,16 +34,17 @@ impl Node {
 
     async fn over(store: Arc<dyn Store>, options: Options) -> Self {
         let config = Config { service: options.clone(), ..Config::default() };
-        let wire = server::wire(Service::new(store, options), &config.wire()).await.unwrap();
-        let listener = Listener::bind("127.0.0.1:0".parse().unwrap()).unwrap();
+        let wire = Wire::new(config.wire()).await;
+        let router = wire.router(Service::new(store, options)).unwrap();
+        let listener = TcpIncoming::bind("127.0.0.1:0".parse().unwrap()).unwrap();
         let address = format!("http://{}", listener.local_addr().unwrap());
-        let (end, stop) = (CancellationToken::new(), wire.stop.clone());
+        let end = CancellationToken::new();
         let ended = end.clone();
         let shutdown = async move {
             ended.cancelled().await;
-            stop.cancel();
+            wire.stop.cancel();
         };
-        tokio::spawn(server::serve(wire.router, listener, shutdown));
+        tokio::spawn(router.serve_with_incoming_shutdown(listener, shutdown));
         Self { client: Client::connect(&address).await.unwrap(), address, end }
     }
 
@@ -598,4 +601,52 @@ fn the_schema_serves_the_views_by_reflection() {
     let set = prost_types::FileDescriptorSet::decode(pb::DESCRIPTOR).unwrap();
     let names: Vec<_> = set.file.iter().flat_map(|file| &file.service).map(|service| service.name()).collect();
     assert!(names.contains(&"ViewService"), "{names:?}");
+}
+
+#[test]
+fn a_view_is_of_one_moment_while_the_log_grows() {
+    run(async {
+        for profile in [pb::Profile::Dsh, pb::Profile::Raw] {
+            let mut node = Node::new().await;
+            node.create("g", profile).await;
+            let mut log_client = node.client.log.clone();
+            let writer = tokio::spawn(async move {
+                for seq in 0..300 {
+                    let events = vec![user(&format!("u{seq}"), "x")];
+                    let level = if seq % 3 == 0 { pb::AckLevel::Accepted } else { pb::AckLevel::Durable };
+                    let request = pb::AppendRequest {
+                        session_id: "g".to_owned(),
+                        first_seq: Some(seq),
+                        events,
+                        ack_level: Some(level.into()),
+                        ..Default::default()
+                    };
+                    log_client.append(request).await.unwrap();
+                }
+            });
+            let mut last = 0;
+            while last < 300 {
+                let (start, messages) = node.messages(log("g")).await.unwrap();
+                let next_seq = start.basis.unwrap().next_seq;
+                assert_eq!((start.message_count, messages.len() as u64), (next_seq, next_seq));
+                assert!(next_seq >= last, "{next_seq} after {last}");
+                last = next_seq;
+            }
+            writer.await.unwrap();
+        }
+    });
+}
+
+#[test]
+fn a_store_that_takes_no_more_writes_is_viewed_as_far_as_it_is_durable() {
+    run(async {
+        let store = FaultStore::new(Plan { fail_at: Some(3), ..Plan::default() });
+        let mut node = Node::over(Arc::new(store), Options::default()).await;
+        node.create("f", pb::Profile::Dsh).await;
+        node.append("f", 0, vec![user("a", "a")]).await.unwrap();
+        let refused = node.append("f", 1, vec![user("b", "b")]).await.unwrap_err();
+        assert_eq!(refusal(&refused, &[]).1, "SYNC_FAILED");
+        let (start, messages) = node.messages(log("f")).await.unwrap();
+        assert_eq!((start.basis.unwrap().next_seq, messages.len()), (1, 1));
+    });
 }

@@ -78,12 +78,11 @@ fn members<'d, 't>(object: Value<'d, 't>) -> Vec<(Text<'t>, Value<'d, 't>)> {
     let mut first = std::collections::HashMap::new();
     let mut members: Vec<(Text<'t>, Value<'d, 't>)> = Vec::new();
     for (key, value) in object.entries() {
-        match first.get(&key.decode()) {
-            Some(&index) => members[index] = (key, value),
-            None => {
-                first.insert(key.decode(), members.len());
-                members.push((key, value));
-            }
+        if let Some(&index) = first.get(&key.decode()) {
+            members[index] = (key, value);
+        } else {
+            first.insert(key.decode(), members.len());
+            members.push((key, value));
         }
     }
     members.sort_by_key(|(key, _)| array_index(*key).map_or((1, 0), |index| (0, index)));
@@ -113,11 +112,15 @@ fn write_text(text: Text<'_>, out: &mut String) {
         if let [a, b, c, tail @ ..] = rest {
             // What is left over is a lone surrogate in WTF-8.
             let unit = u32::from(a & 0x0F) << 12 | u32::from(b & 0x3F) << 6 | u32::from(c & 0x3F);
-            out.push_str(&format!("\\u{unit:04x}"));
+            out.push_str(&escape(unit));
             rest = tail;
         }
     }
     out.push('"');
+}
+
+fn escape(unit: u32) -> String {
+    format!("\\u{unit:04x}")
 }
 
 fn write_character(character: char, out: &mut String) {
@@ -129,7 +132,7 @@ fn write_character(character: char, out: &mut String) {
         '\n' => out.push_str("\\n"),
         '\u{c}' => out.push_str("\\f"),
         '\r' => out.push_str("\\r"),
-        control if control < ' ' => out.push_str(&format!("\\u{:04x}", control as u32)),
+        control if control < ' ' => out.push_str(&escape(control as u32)),
         other => out.push(other),
     }
 }

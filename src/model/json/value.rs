@@ -252,15 +252,12 @@ fn unescape_one(rest: &str, out: &mut Vec<u8>) -> usize {
 fn unescape_unit(rest: &str, out: &mut Vec<u8>) -> usize {
     let high = unit(rest);
     let low = rest.get(5..).filter(|tail| tail.starts_with("\\u")).map(|tail| unit(&tail[1..]));
-    match (high, low) {
-        (0xD800..=0xDBFF, Some(low @ 0xDC00..=0xDFFF)) => {
-            push_code(0x10000 + ((high - 0xD800) << 10) + (low - 0xDC00), out);
-            11
-        }
-        _ => {
-            push_code(high, out);
-            5
-        }
+    if let (0xD800..=0xDBFF, Some(low @ 0xDC00..=0xDFFF)) = (high, low) {
+        push_code(0x10000 + ((high - 0xD800) << 10) + (low - 0xDC00), out);
+        11
+    } else {
+        push_code(high, out);
+        5
     }
 }
 

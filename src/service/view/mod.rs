@@ -16,7 +16,7 @@ use std::sync::Arc;
 use super::budget::Permit;
 use super::committer::Waiter;
 use super::session::{Live, Slot};
-use super::{Error, Reason, Service, blocking, error, live};
+use super::{Error, Reason, Service, blocking, durable, error, live};
 use crate::model::{Event, Incarnation, Profile, Seq, SessionKey};
 use crate::replay::repair::closers_of;
 use crate::replay::request::LatestHeader;
@@ -122,7 +122,7 @@ impl Service {
         }
         let (mut opened, waiter) = self.look(ask, &slot, is_folded)?;
         if let Some(waiter) = waiter
-            && let Err(error) = self.durable(waiter).await
+            && let Err(error) = durable(waiter).await
         {
             if ask.before.is_some() {
                 return Err(error);
@@ -153,11 +153,11 @@ impl Service {
             let state = slot.state.lock();
             let live = live(&state, &ask.key)?;
             let is_behind = live.birth.profile == Profile::Raw && live.next_seq > live.durable_next_seq;
-            is_behind.then(|| self.inner.committer.submit(slot, None, None))
+            is_behind.then(|| self.committer.submit(slot, None, None))
         };
         if let Some(waiter) = waiter {
             // What failed is not durable, and so not seen.
-            let _ = self.durable(waiter).await;
+            let _ = durable(waiter).await;
         }
         Ok(())
     }
@@ -186,7 +186,7 @@ impl Service {
             closers,
             folded,
         };
-        let waiter = (end > live.durable_next_seq).then(|| self.inner.committer.submit(slot, None, None));
+        let waiter = (end > live.durable_next_seq).then(|| self.committer.submit(slot, None, None));
         Ok((opened, waiter))
     }
 

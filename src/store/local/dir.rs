@@ -14,7 +14,7 @@ use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
 use super::OpenError;
-use super::replay::TornTail;
+use super::replay::{Spot, TornTail};
 use super::segment::Segment;
 
 /// The version of the layout.
@@ -31,15 +31,16 @@ pub(super) struct DataDir {
 impl DataDir {
     /// Makes the directory if need be and takes it; a second process is refused with the name of the first.
     pub(super) fn take(root: &Path) -> Result<Self, OpenError> {
-        fs::create_dir_all(root)?;
+        create_durably(root)?;
         let mut lock =
             OpenOptions::new().read(true).write(true).create(true).truncate(false).open(root.join("LOCK"))?;
         match lock.try_lock() {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => {
-                let mut holder = String::new();
-                lock.read_to_string(&mut holder)?;
-                return Err(OpenError::Locked { dir: root.to_owned(), holder: holder.trim().to_owned() });
+                let mut text = Vec::new();
+                lock.read_to_end(&mut text)?;
+                let holder = String::from_utf8_lossy(&text).trim().to_owned();
+                return Err(OpenError::Locked { dir: root.to_owned(), holder });
             }
             Err(TryLockError::Error(e)) => return Err(e.into()),
         }
@@ -126,10 +127,35 @@ impl DataDir {
         Ok(segment.write_durably(torn.start, &zeros)?)
     }
 
+    /// Writes the last group once more and syncs. A killed process may have written it without syncing, and after a
+    /// failed sync the page cache shows it although the disk does not have it.
+    pub(super) fn settle(segment: &Segment, group: Spot) -> Result<(), OpenError> {
+        let bytes = segment.read(group.offset, group.bytes as usize)?;
+        Ok(segment.write_durably(group.offset, &bytes)?)
+    }
+
     fn fresh(&self, name: &str) -> PathBuf {
         let free = (0..).map(|n| self.quarantine().join(format!("{name}-{n}"))).find(|path| !path.exists());
         free.unwrap_or_else(|| self.quarantine().join(name))
     }
+}
+
+/// Makes a directory and those above it, each name on stable storage.
+fn create_durably(dir: &Path) -> io::Result<()> {
+    if dir.as_os_str().is_empty() || dir.is_dir() {
+        return Ok(());
+    }
+    let parent = dir.parent().unwrap_or(Path::new("")).to_owned();
+    create_durably(&parent)?;
+    match fs::create_dir(dir) {
+        Err(e) if e.kind() != io::ErrorKind::AlreadyExists => return Err(e),
+        _ => {}
+    }
+    sync_dir(&parent)
+}
+
+fn sync_dir(dir: &Path) -> io::Result<()> {
+    File::open(if dir.as_os_str().is_empty() { Path::new(".") } else { dir })?.sync_all()
 }
 
 fn write_durably(path: &Path, bytes: &[u8]) -> io::Result<()> {
@@ -138,7 +164,7 @@ fn write_durably(path: &Path, bytes: &[u8]) -> io::Result<()> {
     file.write_all(bytes)?;
     file.sync_all()?;
     fs::rename(&draft, path)?;
-    File::open(path.parent().unwrap_or(Path::new(".")))?.sync_all()
+    sync_dir(path.parent().unwrap_or_else(|| Path::new("")))
 }
 
 fn parse_format(text: &str, path: &Path) -> Result<[u8; 16], OpenError> {

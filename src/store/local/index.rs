@@ -113,6 +113,19 @@ impl Index {
         guarded(|| self.db.get(name_key(key))?.map(|log| decode_log(&log)).transpose())
     }
 
+    /// The latest change of any session in it.
+    pub(super) fn position_max(&self) -> Result<u64, Broken> {
+        guarded(|| {
+            let mut max = 0;
+            for item in self.db.scan_prefix(b"s") {
+                let (key, bytes) = item?;
+                let log = decode_log(key.get(1..).unwrap_or_default())?;
+                max = max.max(decode_entry(log, &bytes)?.session.position.0);
+            }
+            Ok(max)
+        })
+    }
+
     /// The session of that log.
     pub(super) fn entry(&self, log: LogId) -> Result<Option<Entry>, Broken> {
         guarded(|| self.load(log))
@@ -176,7 +189,8 @@ impl Index {
                 let entry = bytes.map(|bytes| decode_entry(cursor.log, &bytes)).transpose()?;
                 match entry.filter(|entry| entry.session.updated_ms == cursor.updated_ms) {
                     Some(entry) => {
-                        if !visit(entry) {
+                        let goes_on = visit(entry);
+                        if !goes_on {
                             break;
                         }
                     }
@@ -192,9 +206,11 @@ impl Index {
     /// Stores the changes of a table, then the mark, each on stable storage before the next.
     pub(super) fn write(&self, table: &Table) -> Result<(), Broken> {
         guarded(|| {
-            let mut batch = Batch { index: self, batch: sled::Batch::default(), entries: 0 };
-            table.logs.values().try_for_each(|entry| batch.entry(entry))?;
+            let mut batch = Batch { index: self, changes: sled::Batch::default(), entries: 0 };
+            // Names first: what a crash leaves of this is completed by the replay, which learns names from creations and
+            // deletions that the sessions do not have yet.
             table.names.iter().try_for_each(|(key, log)| batch.name(key, *log))?;
+            table.logs.values().try_for_each(|entry| batch.entry(entry))?;
             batch.apply()?;
             self.sync()?;
             let names = self.names.load(Ordering::Relaxed);
@@ -212,7 +228,7 @@ impl Index {
 
 struct Batch<'a> {
     index: &'a Index,
-    batch: sled::Batch,
+    changes: sled::Batch,
     entries: usize,
 }
 
@@ -225,11 +241,12 @@ impl Batch<'_> {
             let before = decode_entry(session.log, before)?.session;
             self.remove(list_key(namespace, ListCursor { updated_ms: before.updated_ms, log: session.log }))?;
         }
-        if entry.deleted {
-            return self.remove(session_key(session.log));
-        }
+        // A deleted log stays readable.
         for (first_seq, block) in place::pack(&entry.places) {
             self.insert(run_key(session.log, first_seq), block)?;
+        }
+        if entry.deleted {
+            return self.remove(session_key(session.log));
         }
         self.insert(session_key(session.log), encode_entry(entry))?;
         self.insert(list_key(namespace, ListCursor { updated_ms: session.updated_ms, log: session.log }), Vec::new())
@@ -237,15 +254,12 @@ impl Batch<'_> {
 
     fn name(&mut self, key: &SessionKey, log: Option<LogId>) -> Result<(), Broken> {
         let is_new = !self.index.db.contains_key(name_key(key))?;
-        match log {
-            Some(log) => {
-                self.index.names.fetch_add(u64::from(is_new), Ordering::Relaxed);
-                self.insert(name_key(key), log.0.to_be_bytes().to_vec())
-            }
-            None => {
-                self.index.names.fetch_sub(u64::from(!is_new), Ordering::Relaxed);
-                self.remove(name_key(key))
-            }
+        if let Some(log) = log {
+            self.index.names.fetch_add(u64::from(is_new), Ordering::Relaxed);
+            self.insert(name_key(key), log.0.to_be_bytes().to_vec())
+        } else {
+            self.index.names.fetch_sub(u64::from(!is_new), Ordering::Relaxed);
+            self.remove(name_key(key))
         }
     }
 
@@ -253,22 +267,22 @@ impl Batch<'_> {
         if key.len() > KEY_BYTES_MAX || value.len() > VALUE_BYTES_MAX {
             return Err(Broken(format!("an entry of {} and {} bytes is too large", key.len(), value.len())));
         }
-        self.batch.insert(key, value);
+        self.changes.insert(key, value);
         self.count()
     }
 
     fn remove(&mut self, key: Vec<u8>) -> Result<(), Broken> {
-        self.batch.remove(key);
+        self.changes.remove(key);
         self.count()
     }
 
     fn count(&mut self) -> Result<(), Broken> {
         self.entries += 1;
-        if self.entries % BATCH_ENTRIES_MAX == 0 { self.apply() } else { Ok(()) }
+        if self.entries.is_multiple_of(BATCH_ENTRIES_MAX) { self.apply() } else { Ok(()) }
     }
 
     fn apply(&mut self) -> Result<(), Broken> {
-        self.index.db.apply_batch(std::mem::take(&mut self.batch))?;
+        self.index.db.apply_batch(std::mem::take(&mut self.changes))?;
         Ok(())
     }
 }

@@ -9,9 +9,13 @@ use super::place::Place;
 use super::segment::Segment;
 use crate::codec::change::Kind;
 use crate::codec::frame::{
-    GROUP_HEADER_BYTES, GroupHeader, RECORD_HEADER_BYTES, RecordHeader, SECTOR, SEGMENT_HEADER_BYTES, SegmentHeader,
+    GROUP_BYTES_MAX, GROUP_HEADER_BYTES, GroupHeader, PADDING, PAYLOAD_BYTES_MAX, RECORD_HEADER_BYTES, RecordHeader,
+    SECTOR, SEGMENT_HEADER_BYTES, SegmentHeader,
 };
 use crate::store::{Change, StoreError};
+
+/// What the page cache reads and writes at once.
+const PAGE: u64 = 4096;
 
 /// Where the next group goes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -52,8 +56,14 @@ impl Journal {
     pub(super) fn append(&mut self, changes: &[Change], time_ms: u64) -> Result<Vec<Written>, StoreError> {
         let mut written = self.encode(changes);
         let body_bytes = self.buffer.len() - GROUP_HEADER_BYTES;
-        self.buffer.resize(self.buffer.len().next_multiple_of(SECTOR), 0);
+        self.buffer.resize(self.buffer.len().next_multiple_of(SECTOR), PADDING);
         let bytes = self.buffer.len() as u64;
+        // Larger ones would be refused when they are read.
+        if body_bytes > GROUP_BYTES_MAX
+            || written.iter().any(|(header, _)| header.payload_bytes > PAYLOAD_BYTES_MAX as u32)
+        {
+            return Err(StoreError::Defect(format!("a group or record of {bytes} bytes is too large")));
+        }
         if self.cursor.offset + bytes > self.current.declared_bytes {
             if SEGMENT_HEADER_BYTES as u64 + bytes > self.current.declared_bytes {
                 return Err(StoreError::Defect(format!("a group of {bytes} bytes does not fit into a segment")));
@@ -62,6 +72,10 @@ impl Journal {
             self.cursor = Cursor { segment: self.current.number, offset: SEGMENT_HEADER_BYTES as u64, ..self.cursor };
         }
         self.seal(body_bytes as u32, changes.len() as u32, time_ms);
+        // Written to the end of the page, so that the kernel never has to read one to complete it. What lies beyond
+        // the group is zero already.
+        let end = (self.cursor.offset + bytes).next_multiple_of(PAGE).min(self.current.declared_bytes);
+        self.buffer.resize((end - self.cursor.offset) as usize, 0);
         self.current
             .write_durably(self.cursor.offset, &self.buffer)
             .map_err(|e| StoreError::Poisoned(format!("journal segment {}: {e}", self.cursor.segment).into()))?;
@@ -108,7 +122,7 @@ fn encode_record(change: &Change, position: u64, out: &mut Vec<u8>) -> RecordHea
     let mut birth_bytes = Vec::new();
     let (kind, log, first_seq, count, link, chain, payload) = match change {
         Change::Create { log, birth } => {
-            birth.encode(&mut birth_bytes);
+            birth.encode_twice(&mut birth_bytes);
             let start = crate::codec::Chain::START;
             (Kind::Create, log, crate::model::Seq::ZERO, 0, start.link(), start, &birth_bytes[..])
         }

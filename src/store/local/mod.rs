@@ -9,7 +9,9 @@
 mod dir;
 mod index;
 mod journal;
+mod open;
 mod place;
+mod read;
 mod replay;
 mod segment;
 mod table;
@@ -17,7 +19,7 @@ mod table;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -25,21 +27,17 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use bytes::Bytes;
 use parking_lot::{Condvar, Mutex, RwLock};
 
 use self::dir::DataDir;
-use self::index::{Index, Mark};
+use self::index::Index;
 use self::journal::{Cursor, Journal, Spares};
-use self::place::Place;
-use self::replay::replay;
+use self::open::{Opened, Rest};
 use self::segment::Segment;
-use self::table::{Base, Entry, Loader, Table};
-use super::{
-    Change, Damage, Found, Health, ListCursor, ListFilter, ListPage, LogId, Position, Run, Session, Store, StoreError,
-};
-use crate::codec::frame::{RECORD_HEADER_BYTES, RecordStart, SEGMENT_HEADER_BYTES, SegmentHeader};
-use crate::model::{Namespace, Seq, SessionKey};
+use self::table::{Base, Table};
+use super::{Change, Found, Health, ListCursor, ListFilter, ListPage, LogId, Position, Run, Store, StoreError};
+use crate::codec::frame::{SEGMENT_HEADER_BYTES, SegmentHeader};
+use crate::model::{Seq, SessionKey};
 
 /// How a local store behaves.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -141,6 +139,7 @@ struct Shared {
     poisoned: RwLock<Option<Arc<str>>>,
     next_log: AtomicU64,
     rebuilds: AtomicU64,
+    freezes: AtomicU64,
     wake: Mutex<Wake>,
     woken: Condvar,
     checkpointing: Mutex<()>,
@@ -159,22 +158,13 @@ struct Wake {
     rebuild: bool,
 }
 
-/// Open segment files kept for reading.
-const SEGMENTS_OPEN_MAX: usize = 64;
-/// Gap between two records that is read along rather than sought over.
-const READ_GAP_MAX: u64 = 8 << 10;
-/// List rows looked at for one page.
-const LIST_ROWS_MAX: usize = 10_000;
-
 impl LocalStore {
     /// Opens the store in `root`, making it if there is none.
     pub fn open(root: &Path, options: Options) -> Result<Self, OpenError> {
         let dir = DataDir::take(root)?;
         let numbers = segment::numbers(&dir.journal())?;
         let id = dir.identity(!numbers.is_empty())?;
-        let (index, mark, rebuilt) = open_index(&dir, id, options.index_cache_bytes)?;
-        let mut recovery = Recovery { rebuilt, ..Recovery::default() };
-        let (table, rest) = load(&dir, id, (&index, mark), &mut recovery)?;
+        let Opened { index, table, rest, recovery } = open::open(&dir, id, options.index_cache_bytes)?;
         let Rest { current, cursor, spares, next_number } = rest;
         let header = SegmentHeader { store: id, segment: next_number, file_bytes: options.segment_bytes };
         let current = current.map_or_else(|| Segment::create(&dir.journal(), header).map(Arc::new), Ok)?;
@@ -186,7 +176,7 @@ impl LocalStore {
             Cursor { segment: current.number, offset: SEGMENT_HEADER_BYTES as u64, position: cursor.position }
         };
         dir.keep_reserve(options.reserve_bytes);
-        let next_log = table.log_max.max(mark.log_max) + 1;
+        let next_log = table.log_max + 1;
         let shared = Arc::new(Shared {
             journal: Mutex::new(Journal::new(id, current, cursor, spares.clone())),
             view: RwLock::new(View { table: Table { cursor, ..table }, frozen: None, index: Some(Arc::new(index)) }),
@@ -195,6 +185,7 @@ impl LocalStore {
             poisoned: RwLock::default(),
             next_log: next_log.into(),
             rebuilds: u64::from(recovery.rebuilt.is_some()).into(),
+            freezes: AtomicU64::new(0),
             wake: Mutex::default(),
             woken: Condvar::new(),
             checkpointing: Mutex::default(),
@@ -239,83 +230,6 @@ fn start_threads(shared: &Arc<Shared>) -> io::Result<Vec<JoinHandle<()>>> {
     Ok(vec![named("quipu-segments").spawn(maker)?, named("quipu-checkpoint").spawn(checkpointer)?])
 }
 
-/// Opens the index; one that fails is put aside for a new one, with the reason.
-fn open_index(dir: &DataDir, id: [u8; 16], cache: u64) -> Result<(Index, Mark, Option<String>), OpenError> {
-    let first = Index::open(&dir.index(), id, cache);
-    // sled cannot be opened without some space; that is what the reserve is for.
-    let second = match first {
-        Err(ref broken) if broken.is_disk_full() && dir.give_up_reserve() => Index::open(&dir.index(), id, cache),
-        other => other,
-    };
-    match second {
-        Ok((index, mark)) => Ok((index, mark, None)),
-        Err(broken) => {
-            tracing::warn!(%broken, "the index is unusable; it is put aside and built anew from the journal");
-            dir.quarantine_index()?;
-            let (index, mark) = Index::open(&dir.index(), id, cache).map_err(|e| OpenError::Index(e.to_string()))?;
-            Ok((index, mark, Some(broken.to_string())))
-        }
-    }
-}
-
-/// What of the journal is left to write to.
-struct Rest {
-    current: Option<Arc<Segment>>,
-    cursor: Cursor,
-    spares: Vec<Arc<Segment>>,
-    next_number: u64,
-}
-
-/// Replays the journal behind `mark` into a table, moving what is much into the index, and cuts a torn end.
-fn load(
-    dir: &DataDir,
-    id: [u8; 16],
-    (index, mark): (&Index, Mark),
-    recovery: &mut Recovery,
-) -> Result<(Table, Rest), OpenError> {
-    let journal = dir.journal();
-    let numbers = segment::numbers(&journal)?;
-    let wanted = numbers.iter().filter(|&&number| number >= mark.cursor.segment);
-    let segments = wanted.map(|&number| Segment::open(&journal, number, id).map(Arc::new));
-    let segments = segments.collect::<io::Result<Vec<_>>>()?;
-    let first = segments.first().map_or(0, |segment| segment.number);
-    let start = Cursor { segment: first, offset: SEGMENT_HEADER_BYTES as u64, position: mark.cursor.position };
-    let from = if mark.cursor.segment == first { mark.cursor } else { start };
-    let table = Table { cursor: mark.cursor, horizon: mark.horizon, log_max: mark.log_max, ..Table::default() };
-    let mut loader = Loader { table, index };
-    let outcome = replay(&segments, id, from, &mut loader)?;
-    let mut table = loader.table;
-    recovery.replayed += outcome.records;
-    recovery.damaged_places += outcome.damaged_places;
-    if let Some(torn) = outcome.torn
-        && let Some(segment) = segments.iter().find(|segment| segment.number == torn.segment)
-    {
-        recovery.torn_bytes += torn.end - torn.start;
-        tracing::warn!(
-            segment = torn.segment,
-            start = torn.start,
-            end = torn.end,
-            "cutting the torn end of the journal"
-        );
-        dir.cut(segment, torn)?;
-    }
-    let mut cursor = outcome.cursor;
-    if segments.is_empty() && mark.cursor.position > 0 {
-        table.horizon = Position(mark.cursor.position + 1);
-        cursor.position = mark.cursor.position + 1;
-    }
-    table.cursor = cursor;
-    let last_number = numbers.last().copied().unwrap_or(0).max(mark.cursor.segment);
-    let usable = |segment: &&Arc<Segment>| !segment.is_cut();
-    let after: Vec<_> =
-        segments.iter().filter(|segment| segment.number > cursor.segment).filter(usable).cloned().collect();
-    let current = segments.iter().find(|segment| segment.number == cursor.segment && !outcome.roll).cloned();
-    let mut spares = std::collections::VecDeque::from(after);
-    let current = current.or_else(|| spares.pop_front());
-    let rest = Rest { current, cursor, spares: spares.into(), next_number: last_number + 1 };
-    Ok((table, rest))
-}
-
 impl Shared {
     fn poison(&self, reason: &Arc<str>) {
         let mut poisoned = self.poisoned.write();
@@ -351,21 +265,17 @@ impl Shared {
         Ok(())
     }
 
-    /// Puts the index aside and builds a new one, while nothing is committed.
+    /// Puts the index aside and builds a new one, while nothing is committed. Takes nothing from the journal that was
+    /// not committed: after a failed write there may be more.
     fn rebuild(&self, journal: &mut Journal) -> Result<(), StoreError> {
         let _guard = self.checkpointing.lock();
         self.view.write().index = None;
-        let built = (|| {
-            self.dir.quarantine_index()?;
-            let opened = Index::open(&self.dir.index(), self.id, self.options.index_cache_bytes);
-            let (index, mark) = opened.map_err(|e| OpenError::Index(e.to_string()))?;
-            let (table, _) = load(&self.dir, self.id, (&index, mark), &mut Recovery::default())?;
-            Ok::<_, OpenError>((index, table))
-        })();
-        match built {
-            Ok((index, table)) => {
+        let cache_bytes = self.options.index_cache_bytes;
+        match open::rebuild(&self.dir, (self.id, cache_bytes), Some(journal.cursor()), &mut Recovery::default()) {
+            Ok((index, table, _)) => {
                 let table = Table { cursor: journal.cursor(), ..table };
-                *self.view.write() = View { table, frozen: None, index: Some(Arc::new(index)) };
+                let mut view = self.view.write();
+                *view = View { table, frozen: None, index: Some(Arc::new(index)) };
                 self.rebuilds.fetch_add(1, Ordering::Relaxed);
                 tracing::warn!("the index was built anew from the journal");
                 Ok(())
@@ -403,12 +313,14 @@ impl Shared {
         let (frozen, index) = {
             let mut view = self.view.write();
             let Some(index) = view.index.clone() else { return };
-            if view.table.logs.is_empty() {
+            // A frozen table that is still there was not written; a rebuild is on its way and replays it.
+            if view.table.logs.is_empty() || view.frozen.is_some() {
                 return;
             }
             let next = view.table.successor();
             let frozen = Arc::new(std::mem::replace(&mut view.table, next));
             view.frozen = Some(frozen.clone());
+            self.freezes.fetch_add(1, Ordering::Relaxed);
             (frozen, index)
         };
         match index.write(&frozen) {
@@ -425,203 +337,19 @@ impl Shared {
         self.woken.notify_all();
     }
 
-    /// Passes an answer of the index on; one that shows it broken starts a rebuild.
-    fn watched<T>(&self, answer: Result<T, StoreError>) -> Result<T, StoreError> {
-        answer.inspect_err(|error| {
-            if matches!(error, StoreError::Rebuilding) && self.view.read().index.is_some() {
-                self.ask_for_rebuild();
+    /// Passes an answer on; one that shows the index broken starts a rebuild.
+    fn watched<T>(&self, work: impl FnOnce() -> Result<T, StoreError>) -> Result<T, StoreError> {
+        let before = self.rebuilds.load(Ordering::Relaxed);
+        work().inspect_err(|error| {
+            if matches!(error, StoreError::Rebuilding) {
+                let view = self.view.read();
+                // An answer from before the last rebuild says nothing about the index of now.
+                if view.index.is_some() && self.rebuilds.load(Ordering::Relaxed) == before {
+                    self.ask_for_rebuild();
+                }
             }
         })
     }
-
-    fn find(&self, key: &SessionKey) -> Result<Option<Found>, StoreError> {
-        let view = self.view.read();
-        let frozen = view.frozen.as_deref();
-        let named = view.table.names.get(key).or_else(|| frozen.and_then(|frozen| frozen.names.get(key)));
-        let log = match named {
-            Some(log) => *log,
-            None => view.index.as_ref().ok_or(StoreError::Rebuilding)?.find(key)?,
-        };
-        let Some(log) = log else { return Ok(None) };
-        let base = Base { frozen, index: view.index.as_deref() };
-        let entry = match view.table.logs.get(&log) {
-            Some(entry) => Some(Entry { places: Vec::new(), ..entry.clone() }),
-            None => base.entry(log)?,
-        };
-        let horizon = view.table.horizon;
-        match entry {
-            Some(entry) if entry.session.birth.key == *key => Ok(Some(found(entry, horizon))),
-            _ => Err(StoreError::Rebuilding),
-        }
-    }
-
-    /// The places of a log from `from` on, and up to where they can be trusted.
-    fn places(&self, log: LogId, from: Seq) -> Result<(Vec<Place>, Option<Entry>), StoreError> {
-        const RUNS_MAX: usize = 4096;
-        let view = self.view.read();
-        let base = Base { frozen: view.frozen.as_deref(), index: view.index.as_deref() };
-        let tables = [view.frozen.as_deref(), Some(&view.table)];
-        let in_tables = tables.into_iter().flatten().filter_map(|table| table.logs.get(&log));
-        let mut recent: Vec<Place> = Vec::new();
-        for entry in in_tables.clone() {
-            let start = entry.places.partition_point(|place| place.next_seq() <= from);
-            recent.extend(entry.places[start..].iter().take(RUNS_MAX));
-        }
-        let entry = match in_tables.last() {
-            Some(entry) => Some(Entry { places: Vec::new(), ..entry.clone() }),
-            None => base.entry(log)?,
-        };
-        let mut places = match recent.first() {
-            Some(first) if first.first_seq <= from => Vec::new(),
-            _ => base.index.ok_or(StoreError::Rebuilding)?.places(log, from, RUNS_MAX)?,
-        };
-        if places.len() < RUNS_MAX {
-            // The index may already have what is still in the frozen table.
-            let end = places.last().map_or(Seq::ZERO, Place::next_seq);
-            places.extend(recent.into_iter().filter(|place| place.first_seq >= end));
-        }
-        Ok((places, entry))
-    }
-
-    fn read(&self, log: LogId, from: Seq, bytes_max: usize) -> Result<Vec<Run>, StoreError> {
-        let (places, entry) = self.places(log, from)?;
-        if entry.as_ref().is_some_and(|entry| from >= entry.session.next_seq) {
-            return Ok(Vec::new());
-        }
-        let count = covering(&places, from, bytes_max);
-        if count == 0 {
-            return if entry.is_some() { Err(StoreError::Rebuilding) } else { Ok(Vec::new()) };
-        }
-        self.fetch(log, &places[..count])
-    }
-
-    /// Reads and verifies records; those before the first bad one, if there are any.
-    fn fetch(&self, log: LogId, places: &[Place]) -> Result<Vec<Run>, StoreError> {
-        let mut runs = Vec::with_capacity(places.len());
-        let mut rest = places;
-        while let Some(first) = rest.first() {
-            let count = extent(rest);
-            let last = rest[count - 1];
-            let bytes = (last.offset + u64::from(last.bytes) - first.offset) as usize;
-            let block = self.segment(first.segment).and_then(|segment| Ok(segment.read(first.offset, bytes)?));
-            let block = block.map(Bytes::from);
-            for place in &rest[..count] {
-                let run = block.as_ref().map_err(ToString::to_string).and_then(|block| {
-                    let start = (place.offset - first.offset) as usize;
-                    verify(log, place, block.slice(start..start + place.bytes as usize))
-                });
-                match run {
-                    Ok(run) => runs.push(run),
-                    Err(_) if !runs.is_empty() => return Ok(runs),
-                    Err(reason) => {
-                        let reason = format!("{reason}, segment {} offset {}", place.segment, place.offset);
-                        tracing::error!(log = log.0, seq = %place.first_seq, %reason, "stored events are damaged");
-                        let damage = Damage { good_next_seq: place.first_seq };
-                        return Err(StoreError::Damaged { damage, reason });
-                    }
-                }
-            }
-            rest = &rest[count..];
-        }
-        Ok(runs)
-    }
-
-    fn segment(&self, number: u64) -> Result<Arc<Segment>, StoreError> {
-        let mut segments = self.segments.lock();
-        if let Some(segment) = segments.get(&number) {
-            return Ok(segment.clone());
-        }
-        let segment = Arc::new(Segment::open(&self.dir.journal(), number, self.id)?);
-        if segments.len() >= SEGMENTS_OPEN_MAX {
-            segments.clear();
-        }
-        segments.insert(number, segment.clone());
-        Ok(segment)
-    }
-
-    fn list(&self, filter: &ListFilter, after: Option<ListCursor>, count: usize) -> Result<ListPage, StoreError> {
-        let namespace = Namespace::new(&filter.namespace).map_err(|e| StoreError::Defect(e.to_string()))?;
-        let (recent, changed, index) = {
-            let view = self.view.read();
-            let mut entries: HashMap<LogId, &Entry> = HashMap::new();
-            for table in [view.frozen.as_deref(), Some(&view.table)].into_iter().flatten() {
-                entries.extend(table.logs.iter().map(|(log, entry)| (*log, entry)));
-            }
-            let live = entries.values().filter(|entry| !entry.deleted && filter.admits(&entry.session));
-            let live: Vec<Session> = live.map(|entry| entry.session.clone()).collect();
-            let changed: HashSet<LogId> = entries.into_keys().collect();
-            (live, changed, view.index.clone().ok_or(StoreError::Rebuilding)?)
-        };
-        let mut sessions = super::memory::page(recent, after, count + 1).sessions;
-        let (mut found, mut rows, mut last_row) = (0, 0, None);
-        index.walk(&namespace, after, &mut |entry| {
-            rows += 1;
-            let session = entry.session;
-            last_row = Some(ListCursor { updated_ms: session.updated_ms, log: session.log });
-            if !changed.contains(&session.log) && filter.admits(&session) {
-                found += 1;
-                sessions.push(session);
-            }
-            found <= count && rows < LIST_ROWS_MAX
-        })?;
-        let mut page = super::memory::page(sessions, after, count);
-        if rows >= LIST_ROWS_MAX && page.next.is_none() {
-            page.next = last_row;
-        }
-        Ok(page)
-    }
-}
-
-/// How many of the first places follow each other from `from` on, within about `bytes_max` bytes.
-fn covering(places: &[Place], from: Seq, bytes_max: usize) -> usize {
-    let (mut next, mut bytes) = (from, 0);
-    for (index, place) in places.iter().enumerate() {
-        let follows = place.first_seq <= next && place.next_seq() > next;
-        bytes += place.bytes as usize;
-        if !follows || (index > 0 && bytes > bytes_max) {
-            return index;
-        }
-        next = place.next_seq();
-    }
-    places.len()
-}
-
-/// How many of the first places one read can cover.
-fn extent(places: &[Place]) -> usize {
-    const READ_BYTES_MAX: u64 = 4 << 20;
-    let first = places[0];
-    let mut end = first.offset + u64::from(first.bytes);
-    let mut count = 1;
-    for place in &places[1..] {
-        let near = place.segment == first.segment && place.offset >= end && place.offset - end <= READ_GAP_MAX;
-        if !near || place.offset + u64::from(place.bytes) - first.offset > READ_BYTES_MAX {
-            break;
-        }
-        end = place.offset + u64::from(place.bytes);
-        count += 1;
-    }
-    count
-}
-
-/// Checks that a record is the one that the place speaks of, and sound.
-fn verify(log: LogId, place: &Place, record: Bytes) -> Result<Run, String> {
-    let RecordStart::Sound(header) = RecordStart::decode(&record) else {
-        return Err("the record header is damaged".to_owned());
-    };
-    let events = record.slice(RECORD_HEADER_BYTES..);
-    if header.log != log.0 || header.first_seq != place.first_seq || header.count != place.count {
-        return Err("another record stands in the place".to_owned());
-    }
-    if !header.matches(&events) {
-        return Err("the checksum does not match".to_owned());
-    }
-    Ok(Run { first_seq: header.first_seq, count: header.count, link: header.link, chain: header.chain, events })
-}
-
-fn found(entry: Entry, horizon: Position) -> Found {
-    let unproved = entry.session.position <= horizon && horizon.0 > 0;
-    let unproved = unproved.then_some(Damage { good_next_seq: entry.session.next_seq });
-    Found { damage: entry.damage.or(unproved), session: entry.session }
 }
 
 impl Store for LocalStore {
@@ -634,15 +362,15 @@ impl Store for LocalStore {
     }
 
     fn find(&self, key: &SessionKey) -> Result<Option<Found>, StoreError> {
-        self.shared.watched(self.shared.find(key))
+        self.shared.watched(|| self.shared.find(key))
     }
 
     fn read(&self, log: LogId, from: Seq, bytes_max: usize) -> Result<Vec<Run>, StoreError> {
-        self.shared.watched(self.shared.read(log, from, bytes_max))
+        self.shared.watched(|| self.shared.read(log, from, bytes_max))
     }
 
     fn list(&self, filter: &ListFilter, after: Option<ListCursor>, count: usize) -> Result<ListPage, StoreError> {
-        self.shared.watched(self.shared.list(filter, after, count))
+        self.shared.watched(|| self.shared.list(filter, after, count))
     }
 
     fn health(&self) -> Health {
@@ -666,7 +394,11 @@ impl Store for LocalStore {
         if threads.is_empty() {
             return;
         }
-        self.shared.wake.lock().closed = true;
+        let unusable = {
+            let mut wake = self.shared.wake.lock();
+            wake.closed = true;
+            wake.rebuild
+        };
         self.shared.woken.notify_all();
         self.shared.spares.close();
         for thread in threads {
@@ -675,6 +407,9 @@ impl Store for LocalStore {
         }
         let _journal = self.shared.journal.lock();
         self.shared.poisoned.write().get_or_insert_with(|| "the store is closed".into());
-        self.shared.checkpoint();
+        // A checkpoint would bless an index that is known to be broken.
+        if !unusable {
+            self.shared.checkpoint();
+        }
     }
 }

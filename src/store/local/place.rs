@@ -1,7 +1,5 @@
 //! Where the journal holds the runs of a log, and how the index packs that.
 
-use bytes::Bytes;
-
 use crate::codec::Malformed;
 use crate::model::Seq;
 
@@ -66,8 +64,8 @@ pub(super) fn unpack(first_seq: Seq, block: &[u8]) -> Result<Vec<Place>, Malform
     if crc32c::crc32c(content).to_le_bytes() != checksum {
         return Err(WHAT);
     }
-    let mut rest = Bytes::copy_from_slice(content);
-    let (mut places, mut seq, mut before) = (Vec::new(), first_seq.get(), (0, 0));
+    let mut rest = content;
+    let (mut places, mut seq, mut before) = (Vec::with_capacity(content.len() / 6), first_seq.get(), (0, 0));
     while !rest.is_empty() {
         let count = number(&mut rest).and_then(|n| u32::try_from(n).ok()).ok_or(WHAT)?;
         let segment = number(&mut rest).map(|n| unzigzag(n, before.0)).ok_or(WHAT)?;
@@ -97,11 +95,11 @@ fn put_number(mut number: u64, out: &mut Vec<u8>) {
     out.push(number as u8);
 }
 
-fn number(bytes: &mut Bytes) -> Option<u64> {
+fn number(bytes: &mut &[u8]) -> Option<u64> {
     let mut number = 0;
     for shift in (0..64).step_by(7) {
-        let byte = *bytes.first()?;
-        *bytes = bytes.slice(1..);
+        let (&byte, rest) = bytes.split_first()?;
+        *bytes = rest;
         number |= u64::from(byte & 0x7F) << shift;
         if byte & 0x80 == 0 {
             return Some(number);

@@ -93,10 +93,11 @@ impl Table {
         header: &RecordHeader,
         (birth, updated_ms): (Arc<Birth>, u64),
     ) -> Result<(), StoreError> {
+        // Even if the index has the session: it may come from a checkpoint that was not finished.
+        self.names.insert(birth.key.clone(), Some(log));
         if self.entry(base, log)?.is_some() {
             return Ok(());
         }
-        self.names.insert(birth.key.clone(), Some(log));
         let position = Position(header.position);
         let session = Session { log, birth, next_seq: Seq::ZERO, chain: Chain::START, updated_ms, position };
         self.logs.insert(log, Entry { session, damage: None, deleted: false, places: Vec::new() });
@@ -153,9 +154,8 @@ impl<'a> Loader<'a> {
 
 impl Sink for Loader<'_> {
     fn record(&mut self, header: &RecordHeader, payload: Bytes, place: Place, time_ms: u64) -> Result<(), StoreError> {
-        let mut payload = payload;
         let birth = match header.kind {
-            Kind::Create => Birth::decode(&mut payload).ok().map(Arc::new),
+            Kind::Create => Birth::decode_either(&payload).ok().map(Arc::new),
             Kind::Append | Kind::Delete => None,
         };
         self.table.apply(self.base(), (header, place), birth, time_ms)?;
@@ -166,16 +166,33 @@ impl Sink for Loader<'_> {
         Ok(())
     }
 
-    fn damaged(&mut self, stub: &RecordStub) {
+    fn damaged(&mut self, stub: &RecordStub, payload: &Bytes, time_ms: u64) -> Result<(), StoreError> {
         let log = LogId(stub.log);
         tracing::error!(log = stub.log, seq = %stub.first_seq, "a journal record is damaged");
+        self.table.log_max = self.table.log_max.max(stub.log);
         let base = self.base();
-        match self.table.entry(base, log) {
-            Ok(Some(entry)) if entry.session.position.0 < stub.position => {
-                entry.session.position = Position(stub.position);
-                entry.damage.get_or_insert(Damage { good_next_seq: entry.session.next_seq });
+        match (stub.kind, Birth::decode_either(payload)) {
+            (Some(Kind::Create), Ok(birth)) => {
+                let (header, place) = restored(stub, Kind::Create);
+                self.table.apply(base, (&header, place), Some(birth.into()), time_ms)
             }
-            _ => {}
+            // Its name is lost.
+            (Some(Kind::Create), Err(_)) => {
+                self.lost(Position(stub.position));
+                Ok(())
+            }
+            (Some(Kind::Delete), _) => {
+                let (header, place) = restored(stub, Kind::Delete);
+                self.table.apply(base, (&header, place), None, time_ms)
+            }
+            (Some(Kind::Append) | None, _) => {
+                let entry = self.table.entry(base, log)?;
+                if let Some(entry) = entry.filter(|entry| entry.session.position.0 < stub.position) {
+                    entry.session.position = Position(stub.position);
+                    entry.damage.get_or_insert(Damage { good_next_seq: entry.session.next_seq });
+                }
+                Ok(())
+            }
         }
     }
 
@@ -183,4 +200,13 @@ impl Sink for Loader<'_> {
         tracing::error!(position = through.0, "journal records are lost; logs without a later change are unproved");
         self.table.horizon = self.table.horizon.max(through);
     }
+}
+
+/// The header of a damaged record that has no events, as far as a table needs it.
+fn restored(stub: &RecordStub, kind: Kind) -> (RecordHeader, Place) {
+    let RecordStub { position, log, first_seq, count, payload_bytes, .. } = *stub;
+    let (link, chain) = (Chain::START.link(), Chain::START);
+    let header =
+        RecordHeader { kind, position, log, first_seq, count, link, chain, payload_bytes, payload_checksum: 0 };
+    (header, Place { first_seq, count, segment: 0, offset: 0, bytes: 0 })
 }
