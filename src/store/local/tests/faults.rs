@@ -303,8 +303,8 @@ fn readers_checkpoints_and_rebuilds_do_not_disturb_each_other() {
     store.commit(&writers.iter().map(Writer::create).collect::<Vec<_>>(), 1).unwrap();
     let heads: Vec<_> = writers.iter().map(|_| AtomicUsize::new(0)).collect();
     let (logs, done): (Vec<_>, _) = (writers.iter().map(|writer| writer.log).collect(), AtomicBool::new(false));
+    let is_done = || done.load(Ordering::SeqCst);
     std::thread::scope(|scope| {
-        let is_done = || done.load(Ordering::SeqCst);
         scope.spawn(|| {
             while !is_done() {
                 store.checkpoint();
