@@ -57,10 +57,8 @@ pub struct Appended {
 
 /// What became of a batch under the lock.
 enum Placed {
-    /// Nothing: the log must be folded first.
-    Unfolded,
-    /// Nothing: its first seq is taken.
-    Taken,
+    /// Nothing: its first seq is taken, in this life of the name.
+    Taken(Incarnation),
     /// It is in memory, which is all that was asked for.
     Accepted(Appended),
     /// It is on its way.
@@ -79,17 +77,21 @@ impl Service {
         let rewrites = append.events.iter().any(|event| original_needed(event).is_some());
         let originals = if rewrites { Box::pin(self.originals(&append, &slot)).await? } else { Rewritten::default() };
         let arriving = Arriving { events: &append.events, docs, bytes, originals };
-        let (mut permit, mut placed) = (Some(permit), Placed::Unfolded);
-        while let Placed::Unfolded = placed {
-            placed = self.place(&append, &arriving, (&slot, &mut permit))?;
-            if let Placed::Unfolded = placed {
-                Box::pin(self.fold(&append.key, &slot)).await?;
+        let mut permit = Some(permit);
+        let placed = loop {
+            match self.place(&append, &arriving, (&slot, &mut permit))? {
+                Some(placed) => break placed,
+                // Boxed, like all rare ways here: they must not make the future of every append larger.
+                None => Box::pin(self.fold(&append.key, &slot)).await?,
             }
-        }
+        };
         drop(arriving);
         match placed {
-            // Boxed, like all rare ways here: they must not make the future of every append larger.
-            Placed::Unfolded | Placed::Taken => Box::pin(self.repeated(append, &slot)).await,
+            // From here on for this life of the name only: it may be deleted and created anew in between.
+            Placed::Taken(incarnation) => {
+                let append = Append { incarnation: Some(incarnation), ..append };
+                Box::pin(self.repeated(append, &slot)).await
+            }
             Placed::Accepted(appended) => Ok(appended),
             Placed::Queued(waiter, appended) => {
                 durable(waiter).await?;
@@ -99,13 +101,14 @@ impl Service {
         }
     }
 
-    /// Puts a batch at the end of its log and into the committer's queue, all under the slot's lock.
+    /// Puts a batch at the end of its log and into the committer's queue, all under the slot's lock. `None`: the log must
+    /// be folded first.
     fn place(
         &self,
         append: &Append,
         arriving: &Arriving<'_, '_>,
         (slot, permit): (&Arc<Slot>, &mut Option<Permit>),
-    ) -> Result<Placed, Error> {
+    ) -> Result<Option<Placed>, Error> {
         let mut state = slot.state.lock();
         let live = live_mut(&mut state, &append.key)?;
         live.check_incarnation(append.incarnation)?;
@@ -115,10 +118,10 @@ impl Service {
             return Err(live.conflict(self.inner.store_id, Reason::SeqGap, message, None));
         }
         if append.first_seq < live.next_seq {
-            return Ok(Placed::Taken);
+            return Ok(Some(Placed::Taken(live.birth.incarnation)));
         }
         if live.needs_fold() {
-            return Ok(Placed::Unfolded);
+            return Ok(None);
         }
         arriving.originals.check(live.log)?;
         let reports = live.hold(arriving)?;
@@ -126,13 +129,13 @@ impl Service {
         let change = Change::Append { log: live.log, run };
         let appended =
             Appended { head: live.head(self.inner.store_id), level: append.level, deduplicated: false, reports };
-        Ok(match (append.level, permit.take()) {
+        Ok(Some(match (append.level, permit.take()) {
             (AckLevel::Accepted, Some(permit)) => {
                 self.committer.accept(slot, change, permit);
                 Placed::Accepted(appended)
             }
             (_, permit) => Placed::Queued(self.committer.submit(slot, Some(change), permit), appended),
-        })
+        }))
     }
 
     /// Answers a batch whose first seq is taken: the same bytes are a repetition, other bytes a conflict.
@@ -142,6 +145,7 @@ impl Service {
         let (head, waiter) = {
             let state = slot.state.lock();
             let live = live(&state, &append.key)?;
+            live.check_incarnation(append.incarnation)?;
             if append.strict || differing.is_some() {
                 let at = differing.unwrap_or(append.first_seq);
                 let message = match differing {

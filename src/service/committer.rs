@@ -20,6 +20,7 @@ use tokio_util::task::TaskTracker;
 
 use super::budget::Permit;
 use super::session::{Slot, State};
+use crate::model::limit::HEADER_BYTES_MAX;
 use crate::store::{Change, Store};
 
 /// Bytes and changes of one group.
@@ -178,7 +179,8 @@ impl Shared {
         for entry in queue.entries.iter().take(GROUP_CHANGES_MAX) {
             bytes += match &entry.change {
                 Some(Change::Append { run, .. }) => run.events.len(),
-                _ => 0,
+                Some(Change::Create { .. }) => HEADER_BYTES_MAX,
+                Some(Change::Delete { .. }) | None => 0,
             };
             if count > 0 && bytes > GROUP_BYTES_MAX {
                 break;

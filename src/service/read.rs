@@ -62,6 +62,7 @@ impl Service {
         let (log, head, pending): (LogId, Head, Vec<Run>) = {
             let state = slot.state.lock();
             let live = live(&state, &append.key)?;
+            live.check_incarnation(append.incarnation)?;
             (live.log, live.head(self.inner.store_id), live.pending.iter().cloned().collect())
         };
         let mut seq = append.first_seq;

@@ -1,13 +1,30 @@
-//! The promises, held against real servers.
+//! The promises, held against real servers: in-process over any engine, and as the `quipu` binary.
+//!
+//! Long forms: QUIPU_KILL_ROUNDS, QUIPU_POWER_CUTS. What a machine cannot do is skipped with a line `SKIPPED: why`,
+//! unless QUIPU_REQUIRE_ALL=1, which makes it fail.
 #![allow(
     clippy::unwrap_used,
     clippy::print_stdout,
     clippy::too_many_lines,
     clippy::large_futures,
     clippy::unreadable_literal,
+    clippy::single_match_else,
     missing_docs,
     unreachable_pub,
     reason = "test code"
 )]
 
+mod support;
+
+mod append;
+mod cli;
+mod clients;
+mod durability;
+mod kill;
+mod limits;
+mod power;
+mod process;
+mod read;
+mod samples;
+mod sessions;
 mod views;

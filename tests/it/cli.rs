@@ -1,0 +1,153 @@
+//! The operator's commands against a real server.
+
+use serde_json::{Value, json};
+
+use crate::support::process::{Process, quipu, run_with};
+use crate::support::python::file;
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).unwrap()
+}
+
+#[test]
+fn commands_with_json_go_round() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Process::start(dir.path(), &[]);
+    let create = ["create", "s1", "--cwd", "/work", "--label", "team=a=b", "--preset", "p", "--profile", "raw"];
+    let made = server.json(&create, b"");
+    assert_eq!(made[0]["header"]["labels"], json!({"team": "a=b"}));
+    assert_eq!((&made[0]["profile"], &made[0]["head"]["next_seq"]), (&json!("raw"), &json!(0)));
+    assert_eq!(server.json(&create, b"")[0]["header"], made[0]["header"], "again is harmless");
+    let other = server.command(&["create", "s1", "--profile", "raw"]);
+    assert_eq!(other.status.code(), Some(1));
+    assert!(text(&other.stderr).contains("SESSION_EXISTS"), "{}", text(&other.stderr));
+
+    // Lines as read prints them; the second in the form with everything, the third with line breaks in its data.
+    let input = concat!(
+        r#"{"type":"note","data":{"a": [1.0, "\ud83c"]},"time":5}"#,
+        "\n\n",
+        r#"{"type":"x","seq":1,"time":-7,"data":"\u001b[31m","surfaceOp":{"op":"replace","start":0,"end":0},"sourceEventSeqs":[],"ignorable":true}"#,
+        "\n",
+        r#"{"type":"dataHex","seq":2,"time":1,"dataHex":"5b0a0d315d"}"#,
+        "\n",
+    );
+    let answer = server.json(&["append", "s1"], input.as_bytes());
+    assert_eq!(answer, [json!({"session_id": "s1", "appended": 3, "next_seq": 3})]);
+    let again = server.json(&["append", "s1", "--first-seq", "0"], input.as_bytes());
+    assert_eq!(again[0]["next_seq"], 3, "with its first seq the command can be repeated");
+
+    let read = server.command(&["read", "s1", "--json"]);
+    let lines: Vec<_> = text(&read.stdout).lines().map(str::to_owned).collect();
+    assert_eq!(lines[0], r#"{"type":"note","seq":0,"time":5,"data":{"a": [1.0, "\ud83c"]}}"#);
+    assert_eq!(lines[1], input.lines().nth(2).unwrap());
+    assert_eq!(lines[2], input.lines().nth(3).unwrap());
+    // What read prints, append takes: into another session, byte for byte.
+    server.json(&["create", "s2", "--profile", "raw"], b"");
+    server.json(&["append", "s2", "--accepted", "--batch", "1"], &read.stdout);
+    assert_eq!(server.command(&["read", "s2", "--json"]).stdout, read.stdout);
+    let chain = |id: &str| server.json(&["stat", id], b"")[0]["head"]["chain"].clone();
+    assert_eq!(chain("s1"), chain("s2"));
+    assert_eq!(server.json(&["read", "s1", "--from", "1", "--limit", "1"], b"").len(), 1);
+
+    let flushed = server.json(&["flush", "s2"], b"");
+    assert_eq!((&flushed[0]["next_seq"], &flushed[0]["durable_next_seq"]), (&json!(3), &json!(3)));
+    let listed = server.json(&["ls"], b"");
+    let ids: Vec<_> = listed.iter().map(|session| session["header"]["id"].clone()).collect();
+    assert_eq!(ids, ["s2", "s1"]);
+    assert_eq!(server.json(&["ls", "--cwd", "/work"], b"").len(), 1);
+    assert_eq!(server.json(&["ls", "--limit", "1"], b"").len(), 1);
+    let removed = server.json(&["rm", "s1", "s2"], b"");
+    assert_eq!(removed[1]["head"]["next_seq"], 3);
+    assert!(server.json(&["ls"], b"").is_empty());
+    let gone = server.command(&["stat", "s1"]);
+    assert_eq!(gone.status.code(), Some(1));
+    assert!(text(&gone.stderr).contains("SESSION_NOT_FOUND"));
+    server.end();
+}
+
+#[test]
+fn lines_that_do_not_fit_are_named_and_nothing_after_them_is_stored() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Process::start(dir.path(), &[]);
+    server.json(&["create", "s", "--profile", "raw"], b"");
+    for (input, word) in [
+        ("{\"type\":\"a\",\"data\":1}\n{\"type\":\"a\"", "line 2"),
+        ("{\"type\":\"a\",\"data\":1}\nnonsense\n", "line 2"),
+        ("{\"type\":\"a\",\"seq\":5,\"time\":1,\"data\":1}\n", "line 1"),
+        ("{\"type\":\"a\",\"time\":1,\"data\":-0}\n", "line 1"),
+        ("{\"type\":\"a\",\"time\":1,\"dataHex\":\"0\"}\n", "line 1"),
+        ("{\"type\":\"a\",\"time\":1,\"dataHex\":\"+1\"}\n", "line 1"),
+    ] {
+        let output = server.command_with(&["append", "s"], input.as_bytes());
+        assert_eq!(output.status.code(), Some(1), "{input}");
+        assert!(text(&output.stderr).contains(word), "{input}: {}", text(&output.stderr));
+    }
+    assert_eq!(server.json(&["stat", "s"], b"")[0]["head"]["next_seq"], 0);
+}
+
+#[test]
+fn nothing_in_a_log_or_a_name_can_steer_the_terminal() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Process::start(dir.path(), &[]);
+    let cwd = "/a\u{1b}]0;owned\u{7}\u{202e}b";
+    server.json(&["create", "s\u{202e}x", "--cwd", cwd, "--label", "k=\u{1b}[2J", "--preset", "\u{9b}31m"], b"");
+    // A raw DEL, C1 controls and direction marks are legal in JSON strings.
+    let input = "{\"type\":\"t\u{9b}31m\u{202e}\",\"data\":\"a\u{9b}2J\u{7f}\u{202e}\u{2066}b\"}\n";
+    server.json(&["append", "s\u{202e}x"], input.as_bytes());
+    let outputs = [
+        server.command(&["read", "s\u{202e}x"]),
+        server.command(&["stat", "s\u{202e}x"]),
+        server.command(&["ls"]),
+        server.command(&["flush", "s\u{202e}x"]),
+        server.command(&["read", "no\u{202e}\u{1b}[31msuch"]),
+        server.command(&["stat", "no\u{202e}such"]),
+        server.command(&["import", "/no/\u{1b}[31msuch"]),
+        server.command(&["rm", "s\u{202e}x"]),
+    ];
+    for output in outputs {
+        let said = text(&output.stdout) + &text(&output.stderr);
+        assert!(!said.is_empty());
+        let steering =
+            |c: char| (c.is_control() && c != '\n') || matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+        assert!(!said.contains(steering), "{said:?}");
+    }
+}
+
+#[test]
+fn an_import_can_be_repeated_and_names_what_it_refuses() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Process::start(dir.path(), &[]);
+    let sample = file("tests/data/samples/dsh-v0-compaction-recovery.jsonl");
+    let sample = sample.to_str().unwrap();
+    let import = ["import", sample, "--id", "c", "--cwd", "/work"];
+    let first: Value = server.json(&import, b"").remove(0);
+    assert_eq!((&first["events"], &first["appended"]), (&json!(31), &json!(31)));
+    let second = server.json(&import, b"").remove(0);
+    assert_eq!((&second["appended"], &second["chain"]), (&json!(0), &first["chain"]));
+    // A session of that name with other events is left alone.
+    server.json(&["rm", "c"], b"");
+    let output = server.command(&["import", "/does/not/exist", sample, "--cwd", "/work"]);
+    assert_eq!(output.status.code(), Some(1));
+    let broken = dir.path().join("broken.jsonl");
+    let content = std::fs::read_to_string(sample).unwrap();
+    std::fs::write(&broken, content.replacen("{\"type\":\"turn/start\"", "{\"type\":7", 1)).unwrap();
+    let output = server.command(&["import", broken.to_str().unwrap(), "--id", "b", "--cwd", "/work"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(
+        text(&output.stderr).contains("line 3") || text(&output.stderr).contains("line 2"),
+        "{}",
+        text(&output.stderr)
+    );
+    assert_eq!(server.command(&["stat", "b"]).status.code(), Some(1), "nothing of it was stored");
+}
+
+#[test]
+fn without_a_server_a_command_says_how_to_start_one() {
+    let output = run_with(quipu().args(["ls", "--address", "http://127.0.0.1:1"]), b"");
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output.stderr).contains("quipu serve"));
+    let help = run_with(quipu().arg("--help"), b"");
+    assert!(help.status.success() && text(&help.stdout).contains("Exit codes"));
+    let script = run_with(quipu().args(["completions", "bash"]), b"");
+    assert!(script.status.success() && text(&script.stdout).contains("quipu"));
+}
