@@ -229,8 +229,14 @@ mod list {
     }
 
     pub(super) fn parse(text: &str) -> Result<Vec<String>, String> {
-        let names = text.split(',').map(str::trim).filter(|name| !name.is_empty());
-        Ok(names.map(str::to_owned).collect())
+        if text.is_empty() {
+            return Ok(Vec::new());
+        }
+        let name = |name: &str| match name.trim() {
+            "" => Err("has an empty name".to_owned()),
+            name => Ok(name.to_owned()),
+        };
+        text.split(',').map(name).collect()
     }
 }
 

@@ -17,6 +17,8 @@ use tonic::transport::server::TcpIncoming;
 use tonic::{Code, Status};
 use tonic_types::StatusExt;
 
+use crate::support::python::{self, file};
+
 fn run<T>(test: impl Future<Output = T>) -> T {
     tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap().block_on(test)
 }
@@ -648,5 +650,23 @@ fn a_store_that_takes_no_more_writes_is_viewed_as_far_as_it_is_durable() {
         assert_eq!(refusal(&refused, &[]).1, "SYNC_FAILED");
         let (start, messages) = node.messages(log("f")).await.unwrap();
         assert_eq!((start.basis.unwrap().next_seq, messages.len()), (1, 1));
+    });
+}
+
+#[test]
+fn a_python_client_with_generated_stubs_sees_what_an_imported_session_means() {
+    let Some(python) = python::with_modules("grpc, grpc_tools") else { return };
+    run(async {
+        let node = Node::new().await;
+        node.import("compaction-recovery", "c").await;
+        node.import("fork-parent", "96cf59c9-b347-48b9-b234-a5200913ad05").await;
+        node.import("fork-child", "child").await;
+        let stubs = tempfile::tempdir().unwrap();
+        let mut client = Command::new(python);
+        let address = node.address.trim_start_matches("http://");
+        client.arg(file("tests/clients/python_views.py")).arg(address).arg(file("proto")).arg(stubs.path());
+        let output = tokio::task::spawn_blocking(move || client.output().unwrap()).await.unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        assert!(String::from_utf8_lossy(&output.stdout).ends_with("all good\n"));
     });
 }
