@@ -123,9 +123,10 @@ impl Service {
     }
 
     /// Folds what is durable of a log. One folds, the others wait for it; of the profiles dsh nothing is appended
-    /// meanwhile.
+    /// meanwhile. A fold that was begun is finished and kept, also when its caller has lost patience: a deadline that is
+    /// shorter than the fold of a long log must not make it begin for ever.
     pub(super) async fn fold(&self, key: &SessionKey, slot: &Arc<Slot>) -> Result<(), Error> {
-        let _one = slot.folding.lock().await;
+        let one = slot.folding.clone().lock_owned().await;
         let (log, fold) = {
             let mut state = slot.state.lock();
             let live = live_mut(&mut state, key)?;
@@ -140,18 +141,19 @@ impl Service {
             let log = Log::new(&self.inner.store, (live.log, live.durable_next_seq), is_trusted);
             (log, live.fold.take())
         };
-        let (id, mut fold) = (log.id(), fold.unwrap_or_else(|| Box::new(self.new_fold())));
+        let mut fold = fold.unwrap_or_else(|| Box::new(self.new_fold()));
+        let (key, slot) = (key.clone(), slot.clone());
         let folded = blocking(move || {
             log.forward(fold.next_seq(), |event| fold.apply(&event, &|seq| log.original(seq)).map(|()| true))?;
-            Ok::<_, Error>(fold)
+            if let Ok(live) = live_mut(&mut slot.state.lock(), &key)
+                && live.log == log.id()
+            {
+                live.fold = Some(fold);
+            }
+            drop(one);
+            Ok(())
         });
-        let folded = folded.await??;
-        if let Ok(live) = live_mut(&mut slot.state.lock(), key)
-            && live.log == id
-        {
-            live.fold = Some(folded);
-        }
-        Ok(())
+        folded.await?
     }
 
     /// The stored events that a batch rewrites; they never change, so that they are read before the batch is decided on.

@@ -23,7 +23,7 @@ pub(super) struct Slot {
     /// Ticks of the sweeper at the last use.
     pub(super) used: AtomicU64,
     /// Held by whoever folds the log.
-    pub(super) folding: tokio::sync::Mutex<()>,
+    pub(super) folding: Arc<tokio::sync::Mutex<()>>,
 }
 
 #[derive(Debug, Default)]
