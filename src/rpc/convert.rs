@@ -6,6 +6,7 @@ use crate::replay::admit::Report;
 use crate::service::{AckLevel, Error, Head, Reason, Session, TailState};
 
 use super::pb;
+use super::status::clipped;
 
 type Result<T> = std::result::Result<T, Error>;
 
@@ -165,7 +166,7 @@ impl From<TailState> for pb::TailState {
 impl From<Report> for pb::BreachReport {
     fn from(Report { seq, breach }: Report) -> Self {
         let (rule, field) = (breach.rule().to_owned(), breach.field().to_owned());
-        Self { seq: seq.get(), rule, field, text: breach.to_string() }
+        Self { seq: seq.get(), rule, field, text: clipped(breach.to_string()) }
     }
 }
 

@@ -459,6 +459,15 @@ fn broken_nesting_is_reported_and_counted_or_refused_by_the_strict_profile() {
         let again = node.append("d", 2, vec![result("nobody"), event("step/end", r#"{"turn":2,"step":1}"#)]).await;
         let again = again.unwrap();
         assert!(again.deduplicated && again.reports.is_empty());
+        // However much is wrong, the answer stays one that can be sent: the events are stored.
+        let blocks = vec![r#"{"type":"tool-call"}"#; 5000].join(",");
+        let data = String::from_utf8_lossy(&calling(&"k".repeat(100_000)).data)
+            .replace(r#""content":["#, &format!(r#""content":[{blocks},"#));
+        let appended = node.append("d", 4, vec![event("assistant/message", &data), result(&"x".repeat(100_000))]).await;
+        let appended = appended.unwrap();
+        assert_eq!(appended.reports.len(), 1000);
+        assert!(appended.encoded_len() < 100_000);
+        assert!(appended.head.unwrap().tail.unwrap().breaches > 5000);
         node.create("s", pb::Profile::DshStrict).await;
         node.append("s", 0, start()).await.unwrap();
         let head = node.head("s").await;

@@ -7,6 +7,7 @@ use bytes::Bytes;
 use super::super::convert::{incarnation, key, seq};
 use super::super::pb;
 use super::super::sessions::missing;
+use super::super::status::clipped;
 use crate::model::Seq;
 use crate::replay::attempts::{Attempt, Outcome, TokenUsage};
 use crate::replay::filter::{Clause, FilterError, Needle, Range};
@@ -87,7 +88,7 @@ pub(super) fn assembled(assembled: Assembled, bytes_max: usize) -> Result<pb::As
         usage: assembled.usage.map(Into::into),
         finish: assembled.finish.map(Into::into),
         replay_state: assembled.replay_state.map(Into::into),
-        problem: assembled.problem.unwrap_or_default(),
+        problem: assembled.problem.map(clipped).unwrap_or_default(),
     })
 }
 
@@ -186,7 +187,7 @@ impl From<Attempt> for pb::Attempt {
             chunk_count: attempt.chunk_count,
             outcome: outcome.into(),
             message_seq: message_seq.map(Seq::get),
-            finish: attempt.finish,
+            finish: attempt.finish.map(clipped),
             usage: attempt.usage.map(|usage| usage.tokens.into()),
         }
     }
