@@ -7,8 +7,13 @@ use std::{env, fs};
 use protox::prost::Message;
 use tonic_prost_build::FileDescriptorSet;
 
-const FILES: [&str; 4] =
-    ["quipu/v1/types.proto", "quipu/v1/errors.proto", "quipu/v1/session.proto", "quipu/v1/log.proto"];
+const FILES: [&str; 5] = [
+    "quipu/v1/types.proto",
+    "quipu/v1/errors.proto",
+    "quipu/v1/session.proto",
+    "quipu/v1/log.proto",
+    "quipu/v1/view.proto",
+];
 
 fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo:rerun-if-changed=proto");

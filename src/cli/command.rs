@@ -276,7 +276,10 @@ impl Batch {
             ..pb::AppendRequest::default()
         };
         self.bytes = 0;
-        client.log.append(request).await.map_err(|status| refusal(&status))?;
+        let answer = client.log.append(request).await.map_err(|status| refusal(&status))?.into_inner();
+        for report in answer.reports {
+            eprintln!("stored, but seq {} breaks {}: {}", report.seq, shown(&report.rule), shown(&report.text));
+        }
         *next_seq += count;
         self.stored += count;
         Ok(())
@@ -321,7 +324,7 @@ pub(super) async fn read(args: ReadArgs) -> anyhow::Result<()> {
     }
 }
 
-fn row(event: &crate::model::Event) -> String {
+pub(super) fn row(event: &crate::model::Event) -> String {
     let data = clipped(&String::from_utf8_lossy(&event.body.data), 100);
     format!("{:>6}  {}  {:<20}  {data}", event.seq, time(event.body.time_ms), shown(&event.body.kind))
 }

@@ -177,7 +177,7 @@ macro_rules! setting {
 }
 
 /// All settings.
-pub const SETTINGS: [Setting; 24] = [
+pub const SETTINGS: [Setting; 25] = [
     setting!(listen, "ADDRESS:PORT", plain, listen, "where clients connect; port 0 picks a free one"),
     setting!(data_dir, "DIR", path, data_dir, "where the store lives; made if missing"),
     setting!(insecure, "true|false", plain, insecure, "allow a listen address that is not loopback"),
@@ -193,6 +193,13 @@ pub const SETTINGS: [Setting; 24] = [
     setting!(accept_window, "TIME", time, service.accept_window, "longest wait of an ACCEPTED append for its write"),
     setting!(commit_timeout, "TIME", time, service.commit_timeout, "wait for the disk before an outcome is unknown"),
     setting!(idle_sessions_max, "COUNT", plain, service.idle_sessions_max, "unused sessions kept in memory"),
+    setting!(
+        log_only_types,
+        "TYPE,...",
+        list,
+        service.log_only_types,
+        "unknown event types that mean nothing to any view"
+    ),
     setting!(connections_max, "COUNT", plain, connections_max, "connections at once"),
     setting!(streams_max, "COUNT", plain, streams_max, "calls at once on one connection"),
     setting!(keepalive, "TIME", time, keepalive, "idle time after which a connection is probed"),
@@ -212,6 +219,24 @@ mod plain {
 
     pub(super) fn parse<T: std::str::FromStr<Err: std::fmt::Display>>(text: &str) -> Result<T, String> {
         text.parse().map_err(|e: T::Err| e.to_string())
+    }
+}
+
+/// Names with commas between them.
+mod list {
+    pub(super) fn show(value: &[String]) -> String {
+        value.join(",")
+    }
+
+    pub(super) fn parse(text: &str) -> Result<Vec<String>, String> {
+        if text.is_empty() {
+            return Ok(Vec::new());
+        }
+        let name = |name: &str| match name.trim() {
+            "" => Err("has an empty name".to_owned()),
+            name => Ok(name.to_owned()),
+        };
+        text.split(',').map(name).collect()
     }
 }
 

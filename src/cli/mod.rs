@@ -18,6 +18,7 @@ mod import;
 mod lines;
 mod serve;
 mod text;
+mod view;
 
 use std::io::Write as _;
 use std::path::PathBuf;
@@ -74,6 +75,22 @@ enum Command {
     /// Each file is checked as a whole before anything is stored. Repeating an import is harmless: what is there
     /// already is compared by its chain and not sent again. A recording without seqs and times gets them.
     Import(import::ImportArgs),
+    /// Show the messages that a model would see.
+    Messages(view::MessagesArgs),
+    /// Show the request that was made of a model: header and messages before a dispatch.
+    ///
+    /// With neither --dispatch nor --before the request that the whole log adds up to.
+    Request(view::RequestArgs),
+    /// List the model calls, failed ones included, or show one with the blocks that its chunks add up to.
+    Attempts(view::AttemptsArgs),
+    /// Show a page of the log, the newest unless --before is given.
+    History(view::HistoryArgs),
+    /// Show what an event was made from, what was made from it, and what replaced it.
+    Trace(view::TraceArgs),
+    /// Show the family of a session as a tree.
+    Lineage(view::LineageArgs),
+    /// Show turns, steps, times and tokens of a session.
+    Stats(view::StatsArgs),
     /// Print a completion script: quipu completions bash > /etc/bash_completion.d/quipu
     Completions {
         /// The shell.
@@ -139,6 +156,13 @@ pub fn main() -> ExitCode {
         Command::Rm(args) => run(command::remove(args)),
         Command::Flush(args) => run(command::flush(args)),
         Command::Import(args) => run(import::import(args)),
+        Command::Messages(args) => run(view::messages(args)),
+        Command::Request(args) => run(view::request(args)),
+        Command::Attempts(args) => run(view::attempts(args)),
+        Command::History(args) => run(view::history(args)),
+        Command::Trace(args) => run(view::trace(args)),
+        Command::Lineage(args) => run(view::lineage(args)),
+        Command::Stats(args) => run(view::stats(args)),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

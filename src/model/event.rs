@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::json::{self, JsonError};
+use super::json::{self, Doc, JsonError};
 use super::limit::{Limits, SOURCES_MAX, TYPE_BYTES_MAX};
 use super::seq::{INT53_MAX, Seq};
 
@@ -75,6 +75,11 @@ pub enum EventError {
 impl NewEvent {
     /// Checks envelope, JSON and size: the rules of every profile (reference 1.1, 2.1).
     pub fn check(&self, limits: &Limits) -> Result<(), EventError> {
+        self.parse(limits).map(drop)
+    }
+
+    /// The same, and gives the payload that it had to parse.
+    pub fn parse(&self, limits: &Limits) -> Result<Doc<'_>, EventError> {
         if self.time_ms.unsigned_abs() > INT53_MAX {
             return Err(field("time_ms", "must be within +-(2^53 - 1)".to_owned()));
         }
@@ -86,7 +91,9 @@ impl NewEvent {
         if self.data.len() > limits.event_bytes_max {
             return Err(EventError::TooLarge { bytes: self.data.len(), max: limits.event_bytes_max });
         }
-        json::check(&self.data).map_err(EventError::Data)
+        let doc = json::parse_any(&self.data).map_err(EventError::Data)?;
+        doc.check().map_err(EventError::Data)?;
+        Ok(doc)
     }
 
     /// The bytes that count against a batch limit and the append budget.

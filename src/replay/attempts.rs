@@ -155,7 +155,7 @@ impl Attempts {
         let kind = &*event.body.kind;
         let is_chunk = kind == ASSISTANT_CHUNK;
         let is_message = kind == ASSISTANT_MESSAGE && event.body.surface_op == Some(SurfaceOp::Append);
-        let is_bracket = matches!(kind, TURN_START | TURN_END | STEP_START | STEP_END);
+        let is_bracket = is_bracket(kind);
         if !(is_chunk || is_message || is_bracket || kind == LLM_RETRY) {
             return;
         }
@@ -208,6 +208,38 @@ impl Attempts {
             let has_failed = matches!(attempt.finish.as_deref(), Some("error" | "aborted"));
             attempt.outcome = if has_failed { Outcome::Failed } else { Outcome::Interrupted { message_seq: None } };
         }
+    }
+}
+
+/// Whether attempts can be folded from an event of this type on, without what came before it.
+pub fn is_bracket(kind: &str) -> bool {
+    matches!(kind, TURN_START | TURN_END | STEP_START | STEP_END)
+}
+
+/// The search for the attempt that an event belongs to. It is fed from the last bracket ([`is_bracket`]) at or before
+/// the event on, and costs what that step costs.
+#[derive(Clone, Debug)]
+pub struct AttemptSearch {
+    seq: Seq,
+    attempts: Attempts,
+}
+
+impl AttemptSearch {
+    /// A search for the attempt of this event.
+    pub fn new(seq: Seq) -> Self {
+        Self { seq, attempts: Attempts::default() }
+    }
+
+    /// Takes the next event; says whether it wants another.
+    pub fn apply(&mut self, event: &Event) -> bool {
+        self.attempts.apply(event);
+        event.seq <= self.seq || !is_bracket(&event.body.kind)
+    }
+
+    /// The attempt, once no more events are wanted or none are left; `None` if the event is part of none.
+    pub fn attempt(&self) -> Option<&Attempt> {
+        let candidate = self.attempts.all.iter().rev().find(|attempt| attempt.first_seq <= self.seq)?;
+        (self.seq <= candidate.last_seq).then_some(candidate)
     }
 }
 

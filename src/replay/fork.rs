@@ -131,12 +131,17 @@ pub struct Stem {
 impl Stem {
     /// Folds one event.
     pub fn apply(&mut self, event: &Event) {
-        let kind = &*event.body.kind;
-        self.next_seq = event.seq.advance(1).unwrap_or(event.seq);
+        self.apply_new(event.seq, &event.body);
+    }
+
+    /// The same for an event without its place.
+    pub fn apply_new(&mut self, seq: Seq, body: &NewEvent) {
+        let kind = &*body.kind;
+        self.next_seq = seq.advance(1).unwrap_or(seq);
         self.is_marked = kind == END_SEED;
         match kind {
             TURN_START => {
-                let doc = json::parse(&event.body.data).ok();
+                let doc = json::parse(&body.data).ok();
                 self.open_turn = Some(Ordinal::read(doc.as_ref().map(json::Doc::root), "turn"));
                 self.trails = false;
             }
@@ -145,7 +150,7 @@ impl Stem {
                 self.trails = true;
             }
             "agent-preset/selected" => {
-                let doc = json::parse(&event.body.data).ok();
+                let doc = json::parse(&body.data).ok();
                 let preset = doc.as_ref().and_then(|doc| doc.root().get("agentPreset")).and_then(Value::to_text);
                 if preset.is_some() {
                     self.agent_preset = preset;

@@ -4,9 +4,11 @@
 //! or trimmed (reference 3.2). An assistant message with no content stays a node and gives no message (18.7). Messages
 //! depend on the surface and its events only.
 
+use std::collections::HashMap;
+
 use bytes::Bytes;
 
-use super::surface::{Surface, SurfaceFault};
+use super::surface::{Change, Original, Surface, SurfaceError, SurfaceFault};
 use super::vocabulary::{ASSISTANT_MESSAGE, USER_MESSAGE, is_surface};
 use crate::model::json::{self, Value};
 use crate::model::{Event, Seq};
@@ -56,12 +58,55 @@ fn is_empty_array(value: Value<'_, '_>) -> bool {
 ///
 /// Law: `derive(events)` is [`message`] over the nodes of the surface, in their order.
 pub fn derive(events: &[Event]) -> Result<Vec<Bytes>, MessagesError> {
-    let (surface, _) = Surface::from_events(events)?;
+    let mut nodes = Nodes::default();
+    for (index, event) in events.iter().enumerate() {
+        nodes.apply(event).map_err(|error| SurfaceFault { index, error })?;
+    }
     let mut messages = Vec::new();
-    for event in nodes(events, &surface) {
+    for event in nodes.events() {
         messages.extend(message(event)?);
     }
     Ok(messages)
+}
+
+/// The surface of a log that is read once, front to back, with the events of its current nodes.
+///
+/// Laws: its surface is the one of [`Surface`]; a refused event changes nothing. Growth: the events of the current
+/// nodes; what a replacement shadows is let go. It looks up the originals of rewritten tool results in itself, because
+/// only a current node can be rewritten.
+#[derive(Clone, Debug, Default)]
+pub struct Nodes {
+    surface: Surface,
+    events: HashMap<Seq, Event>,
+}
+
+impl Nodes {
+    /// Takes the next event, or refuses it and stays as it is.
+    pub fn apply(&mut self, event: &Event) -> Result<(), SurfaceError> {
+        let original = |seq| self.events.get(&seq).map_or(Original::Missing, Original::of);
+        match self.surface.apply(event, &original)? {
+            Change::LogOnly => return Ok(()),
+            Change::Appended => {}
+            Change::Replaced(replacement) => replacement.shadowed.iter().for_each(|seq| drop(self.events.remove(seq))),
+        }
+        self.events.insert(event.seq, event.clone());
+        Ok(())
+    }
+
+    /// The surface.
+    pub fn surface(&self) -> &Surface {
+        &self.surface
+    }
+
+    /// The events of the current nodes, in surface order.
+    pub fn events(&self) -> impl Iterator<Item = &Event> {
+        self.surface.nodes().iter().filter_map(|seq| self.events.get(seq))
+    }
+
+    /// The same, given away.
+    pub fn into_events(mut self) -> Vec<Event> {
+        self.surface.nodes().iter().filter_map(|seq| self.events.remove(seq)).collect()
+    }
 }
 
 /// The events of the surface's nodes, for a caller that holds the whole log.

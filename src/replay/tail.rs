@@ -10,7 +10,7 @@ use std::sync::Arc;
 use super::Ordinal;
 use super::vocabulary::{ASSISTANT_MESSAGE, STEP_END, STEP_START, TOOL_CALL, TOOL_RESULT, TURN_END, TURN_START};
 use crate::model::json::{self, Value};
-use crate::model::{Event, Seq};
+use crate::model::{Event, NewEvent, Seq};
 
 /// The id of a tool call, as the content of its JSON string in ECMAScript's form; lone surrogates stay escapes.
 ///
@@ -83,19 +83,15 @@ impl Tail {
 
     /// Takes the next event.
     pub fn apply(&mut self, event: &Event) {
-        if !is_relevant(&event.body.kind) {
-            self.last = Some((event.seq, event.body.time_ms));
-            return;
-        }
-        let doc = json::parse(&event.body.data).ok();
-        self.apply_parsed(event, doc.as_ref().map(json::Doc::root));
+        let doc = if is_relevant(&event.body.kind) { json::parse(&event.body.data).ok() } else { None };
+        self.apply_parsed(event.seq, &event.body, doc.as_ref().map(json::Doc::root));
     }
 
     /// The same, for a caller that has parsed the payload.
-    pub(super) fn apply_parsed(&mut self, event: &Event, data: Option<Value<'_, '_>>) {
-        self.last = Some((event.seq, event.body.time_ms));
-        let open = |name| Some(Open { number: Ordinal::read(data, name), since: event.seq });
-        match &*event.body.kind {
+    pub(super) fn apply_parsed(&mut self, seq: Seq, body: &NewEvent, data: Option<Value<'_, '_>>) {
+        self.last = Some((seq, body.time_ms));
+        let open = |name| Some(Open { number: Ordinal::read(data, name), since: seq });
+        match &*body.kind {
             TURN_START => *self = Self { turn: open("turn"), last: self.last, ..Self::default() },
             TURN_END => *self = Self { last: self.last, ..Self::default() },
             STEP_START => self.step = open("step"),
@@ -110,7 +106,7 @@ impl Tail {
             TOOL_CALL => {
                 let id = data.and_then(|data| data.get("callId")).and_then(CallId::read);
                 if let Some(id) = id {
-                    self.pending.start(&id, event.seq);
+                    self.pending.start(&id, seq);
                 }
             }
             TOOL_RESULT => {

@@ -8,9 +8,11 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use bytes::Bytes;
+
 use super::surface::{Change, Originals, Replacement, Surface, SurfaceError, SurfaceFault, in_log};
 use super::vocabulary::is_surface;
-use crate::model::{Event, Seq};
+use crate::model::{Event, NewEvent, Seq};
 
 /// Most events that a window shows on either side.
 pub const CONTEXT_EVENTS_MAX: u64 = 50;
@@ -148,17 +150,56 @@ pub fn records(events: &[Event]) -> Result<Vec<EventRecord>, SurfaceFault> {
 
 /// The trace of one event; whether it exists is asked before whether the log folds.
 pub fn trace(events: &[Event], seq: Seq) -> Result<EventTrace, TraceError> {
-    let at = find(events, seq)?;
-    let statuses = Statuses::from_events(events)?;
-    let target = &events[at];
-    let cites = |event: &&Event| event.body.source_event_seqs.as_deref().unwrap_or_default().contains(&seq);
-    Ok(EventTrace {
-        target: statuses.record(target),
-        replacement_chain: statuses.replacement_chain(seq),
-        replaced: statuses.replaced(seq).to_vec(),
-        sources: target.body.source_event_seqs.clone().unwrap_or_default(),
-        derived: events[at + 1..].iter().filter(cites).map(|event| event.seq).collect(),
-    })
+    find(events, seq)?;
+    let mut tracer = Tracer::new(seq);
+    for (index, event) in events.iter().enumerate() {
+        tracer.apply(event, &in_log(events)).map_err(|error| SurfaceFault { index, error })?;
+    }
+    tracer.trace().ok_or(TraceError::NotFound { seq })
+}
+
+/// The search for what one event is linked to, fed the whole log.
+///
+/// Growth: what [`Statuses`] needs, and the seqs of the events that cite the target.
+#[derive(Clone, Debug)]
+pub struct Tracer {
+    seq: Seq,
+    statuses: Statuses,
+    /// The target without its payload, and what it cites.
+    target: Option<(Event, Vec<Seq>)>,
+    derived: Vec<Seq>,
+}
+
+impl Tracer {
+    /// A search for the links of one event.
+    pub fn new(seq: Seq) -> Self {
+        Self { seq, statuses: Statuses::default(), target: None, derived: Vec::new() }
+    }
+
+    /// Takes the next event, or refuses it and stays as it is.
+    pub fn apply(&mut self, event: &Event, originals: &Originals<'_>) -> Result<(), SurfaceError> {
+        self.statuses.apply(event, originals)?;
+        let sources = event.body.source_event_seqs.as_deref().unwrap_or_default();
+        if event.seq == self.seq {
+            let body = NewEvent { data: Bytes::new(), source_event_seqs: None, ..event.body.clone() };
+            self.target = Some((Event { seq: event.seq, body }, sources.to_vec()));
+        } else if event.seq > self.seq && sources.contains(&self.seq) {
+            self.derived.push(event.seq);
+        }
+        Ok(())
+    }
+
+    /// The trace; `None` if the event was not in the log.
+    pub fn trace(self) -> Option<EventTrace> {
+        let (target, sources) = self.target?;
+        Some(EventTrace {
+            target: self.statuses.record(&target),
+            replacement_chain: self.statuses.replacement_chain(self.seq),
+            replaced: self.statuses.replaced(self.seq).to_vec(),
+            sources,
+            derived: self.derived,
+        })
+    }
 }
 
 /// An event with its neighbours, clipped to the log; the limits are checked first.

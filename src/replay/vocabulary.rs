@@ -4,7 +4,7 @@
 //! them unless the event says `ignorable` or the operator registered the type as log-only (sections 1.5, 2.5). This
 //! module knows names, not payloads.
 
-use crate::model::{Event, Seq};
+use crate::model::{Event, NewEvent, Seq};
 
 /// Opens a turn.
 pub const TURN_START: &str = "turn/start";
@@ -121,11 +121,17 @@ pub struct UnknownType {
 /// `is_log_only` answers for types that an operator registered as contributing nothing to any view. Law: known types
 /// always pass, whatever `ignorable` says.
 pub fn check_readable(event: &Event, is_log_only: &dyn Fn(&str) -> bool) -> Result<(), UnknownType> {
-    let kind = &*event.body.kind;
-    if is_known(kind) || event.body.ignorable || is_log_only(kind) {
+    check_new(event.seq, &event.body, is_log_only)
+}
+
+/// The same for an event without its place.
+pub fn check_new(seq: Seq, body: &NewEvent, is_log_only: &dyn Fn(&str) -> bool) -> Result<(), UnknownType> {
+    let kind = &*body.kind;
+    // Most events of a log are chunks.
+    if kind == ASSISTANT_CHUNK || is_known(kind) || body.ignorable || is_log_only(kind) {
         return Ok(());
     }
-    Err(UnknownType { seq: event.seq, kind: kind.to_owned() })
+    Err(UnknownType { seq, kind: kind.to_owned() })
 }
 
 #[cfg(test)]

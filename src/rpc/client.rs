@@ -8,6 +8,7 @@ use super::convert;
 use super::pb;
 use super::pb::log_service_client::LogServiceClient;
 use super::pb::session_service_client::SessionServiceClient;
+use super::pb::view_service_client::ViewServiceClient;
 use crate::model::{Event, Header, NewEvent, Seq, SurfaceOp};
 
 /// Largest message that is received: the largest event that a server can be configured for, with its envelope.
@@ -20,6 +21,8 @@ pub struct Client {
     pub sessions: SessionServiceClient<Channel>,
     /// Events.
     pub log: LogServiceClient<Channel>,
+    /// What logs mean.
+    pub views: ViewServiceClient<Channel>,
 }
 
 impl Client {
@@ -38,7 +41,8 @@ impl Client {
     pub fn over(channel: Channel) -> Self {
         Self {
             sessions: SessionServiceClient::new(channel.clone()).max_decoding_message_size(MESSAGE_BYTES_MAX),
-            log: LogServiceClient::new(channel).max_decoding_message_size(MESSAGE_BYTES_MAX),
+            log: LogServiceClient::new(channel.clone()).max_decoding_message_size(MESSAGE_BYTES_MAX),
+            views: ViewServiceClient::new(channel).max_decoding_message_size(MESSAGE_BYTES_MAX),
         }
     }
 }

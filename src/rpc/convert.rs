@@ -2,9 +2,11 @@
 
 use crate::model::header::FORMAT_VERSION;
 use crate::model::{Event, Header, Incarnation, NewEvent, Origin, Profile, Seq, SessionKey, SurfaceOp};
-use crate::service::{AckLevel, Error, Head, Reason, Session};
+use crate::replay::admit::Report;
+use crate::service::{AckLevel, Error, Head, Reason, Session, TailState};
 
 use super::pb;
+use super::status::clipped;
 
 type Result<T> = std::result::Result<T, Error>;
 
@@ -149,7 +151,22 @@ impl From<Head> for pb::Head {
             chain: head.chain.0.to_vec().into(),
             incarnation: head.incarnation.0.to_vec().into(),
             updated_at_ms: head.updated_ms,
+            tail: head.tail.map(Into::into),
         }
+    }
+}
+
+impl From<TailState> for pb::TailState {
+    fn from(tail: TailState) -> Self {
+        let open_turn = tail.open_turn.map(|(turn, since)| pb::OpenTurn { turn, since_seq: since.get() });
+        Self { open_turn, breaches: tail.breaches }
+    }
+}
+
+impl From<Report> for pb::BreachReport {
+    fn from(Report { seq, breach }: Report) -> Self {
+        let (rule, field) = (breach.rule().to_owned(), breach.field().to_owned());
+        Self { seq: seq.get(), rule, field, text: clipped(breach.to_string()) }
     }
 }
 

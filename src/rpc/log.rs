@@ -27,6 +27,8 @@ pub(super) struct Log {
 
 /// Data bytes in one frame.
 const FRAME_BYTES: usize = 256 << 10;
+/// Reports in one answer; the head counts all.
+const REPORTS_MAX: usize = 1000;
 /// Frames between the reader of the store and the connection.
 const FRAMES_AHEAD: usize = 3;
 
@@ -53,6 +55,7 @@ impl LogService for Log {
             head: Some(appended.head.into()),
             ack_level: ack_level.into(),
             deduplicated: appended.deduplicated,
+            reports: appended.reports.into_iter().take(REPORTS_MAX).map(Into::into).collect(),
         }))
     }
 

@@ -13,6 +13,7 @@ mod convert;
 mod log;
 mod sessions;
 mod status;
+mod views;
 
 /// Most events of a batch that a server can be configured for: what a message can hold beside its other fields.
 pub const BATCH_EVENTS_MAX: usize = codec::PARTS_MAX - 100;

@@ -13,7 +13,9 @@ use super::log::Log;
 use super::pb;
 use super::pb::log_service_server::LogServiceServer;
 use super::pb::session_service_server::SessionServiceServer;
+use super::pb::view_service_server::ViewServiceServer;
 use super::sessions::Sessions;
+use super::views::Views;
 use crate::service::Service;
 
 /// Limits of a connection. tonic sets none of them by itself.
@@ -60,6 +62,15 @@ impl Wire {
         let log = LogServiceServer::new(log)
             .max_decoding_message_size(options.request_bytes_max)
             .max_encoding_message_size(options.response_bytes_max);
+        let views = Views {
+            service: service.clone(),
+            stop: self.stop.clone(),
+            tasks: self.tasks.clone(),
+            answer_bytes_max: options.response_bytes_max.saturating_sub(1 << 20),
+        };
+        let views = ViewServiceServer::new(views)
+            .max_decoding_message_size(options.request_bytes_max)
+            .max_encoding_message_size(options.response_bytes_max);
         let sessions = SessionServiceServer::new(Sessions { service })
             .max_decoding_message_size(options.request_bytes_max)
             .max_encoding_message_size(options.response_bytes_max);
@@ -75,7 +86,8 @@ impl Wire {
         } else {
             (None, None)
         };
-        let router = server(options).add_service(log).add_service(sessions).add_service(self.health_service.clone());
+        let router = server(options).add_service(log).add_service(sessions).add_service(views);
+        let router = router.add_service(self.health_service.clone());
         Ok(router.add_optional_service(v1).add_optional_service(v1alpha))
     }
 }
@@ -96,7 +108,7 @@ fn server(options: &Options) -> Server {
 /// Sets the health of the whole node and of its services.
 pub async fn serve_or_not(health: &HealthReporter, serves: bool) {
     let status = if serves { tonic_health::ServingStatus::Serving } else { tonic_health::ServingStatus::NotServing };
-    for name in ["", "quipu.v1.LogService", "quipu.v1.SessionService"] {
+    for name in ["", "quipu.v1.LogService", "quipu.v1.SessionService", "quipu.v1.ViewService"] {
         health.set_service_status(name, status).await;
     }
 }

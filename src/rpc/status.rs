@@ -77,6 +77,10 @@ impl From<Error> for Status {
                 info.metadata.insert("field".to_owned(), field);
                 None
             }
+            Fact::Named(facts) => {
+                info.metadata.extend(facts.into_iter().map(|(name, value)| (name.to_owned(), value)));
+                None
+            }
             Fact::Conflict { head, first_differing_seq } => {
                 info.metadata.insert("next_seq".to_owned(), head.next_seq.to_string());
                 let first_differing_seq = first_differing_seq.map(crate::model::Seq::get);
@@ -109,7 +113,7 @@ impl From<Error> for Status {
 const MESSAGE_BYTES_MAX: usize = 1000;
 
 /// A message may quote what was sent, whose length only the request's own limit bounds.
-fn clipped(mut message: String) -> String {
+pub(super) fn clipped(mut message: String) -> String {
     if message.len() > MESSAGE_BYTES_MAX {
         let end = (0..=MESSAGE_BYTES_MAX).rev().find(|end| message.is_char_boundary(*end)).unwrap_or(0);
         message.truncate(end);

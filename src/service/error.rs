@@ -3,6 +3,8 @@
 use std::time::Duration;
 
 use crate::model::{EventError, HeaderError, IdError, Seq};
+use crate::replay::admit::{Refusal, Violation};
+use crate::replay::vocabulary::UnknownType;
 use crate::store::StoreError;
 
 use super::Head;
@@ -130,6 +132,8 @@ pub enum Fact {
         /// Allowed.
         limit: u64,
     },
+    /// Facts by name, as metadata.
+    Named(Vec<(&'static str, String)>),
     /// The seq up to which events are good.
     Corrupt {
         /// Events below are good.
@@ -167,6 +171,25 @@ impl Error {
         Self { fact, ..self }
     }
 
+    /// The refusal of an event of a batch that starts at `first_seq`, by the rule that it breaks.
+    pub(super) fn rule(refusal: &Refusal, first_seq: Seq) -> Self {
+        let Refusal { seq, violation } = refusal;
+        let reason = match violation {
+            Violation::Nesting(_) => Reason::BracketViolation,
+            _ => Reason::InvalidEvent,
+        };
+        let field = format!("events[{}].{}", seq.get().saturating_sub(first_seq.get()), violation.field());
+        let message = format!("`{field}` (seq {seq}): {violation}");
+        let facts = vec![("seq", seq.to_string()), ("field", field), ("rule", violation.rule().to_owned())];
+        Self::new(reason, message).with(Fact::Named(facts))
+    }
+
+    /// The refusal to derive anything from a log, because of the event at `seq`.
+    pub(super) fn unreadable(seq: Seq, problem: impl std::fmt::Display) -> Self {
+        let message = format!("no view of this log: the event at seq {seq}: {problem}");
+        Self::new(Reason::FormatUnsupported, message).with(Fact::Named(vec![("seq", seq.to_string())]))
+    }
+
     pub(super) fn limit(reason: Reason, name: &'static str, size: usize, limit: usize) -> Self {
         let (size, limit) = (size as u64, limit as u64);
         let message = format!("{size} is more than `{name}` = {limit}");
@@ -197,6 +220,13 @@ impl From<IdError> for Error {
 impl From<HeaderError> for Error {
     fn from(error: HeaderError) -> Self {
         Self::field(Reason::InvalidRequest, "header", error)
+    }
+}
+
+impl From<UnknownType> for Error {
+    fn from(error: UnknownType) -> Self {
+        let facts = vec![("seq", error.seq.to_string()), ("type", error.kind.clone())];
+        Self::new(Reason::FormatUnsupported, error.to_string()).with(Fact::Named(facts))
     }
 }
 

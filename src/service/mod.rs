@@ -4,12 +4,15 @@
 //! session locks its slot for as long as it takes to decide and to queue, never over a wait and never over a disk.
 //! What is absent: nothing here knows gRPC, files, or sled.
 
+mod append;
 mod budget;
 mod committer;
 mod error;
+mod fold;
 mod read;
 mod session;
 mod slots;
+mod view;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,14 +20,20 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use self::budget::Budget;
 use self::committer::{Committer, Unknown, Waiter};
-use self::session::{Live, Slot, State};
+use self::session::{Live, State};
 use self::slots::Slots;
 use crate::codec::Chain;
-use crate::model::{Header, Incarnation, Limits, NewEvent, Profile, Seq, SessionKey};
+use crate::model::{Header, Incarnation, Limits, Profile, Seq, SessionKey};
 use crate::store::{Birth, Change, Health, ListCursor, ListFilter, Store};
 
+pub use self::append::{AckLevel, Append, Appended};
 pub use self::error::{Error, Fact, Reason};
+pub use self::fold::TailState;
 pub use self::read::{Batch, Reading};
+pub use self::view::{
+    Ask, Assembled, Basis, Conversation, Family, History, Hold, PageOf, Reconstructed, RecordQuery, Relative,
+    Statistics,
+};
 
 /// Where a log stands.
 #[derive(Clone, Debug, PartialEq)]
@@ -41,6 +50,8 @@ pub struct Head {
     pub incarnation: Incarnation,
     /// When the log last changed durably, by this node's clock.
     pub updated_ms: u64,
+    /// What stands open at the end, if the log was folded.
+    pub tail: Option<TailState>,
 }
 
 /// A session without its events.
@@ -50,43 +61,6 @@ pub struct Session {
     pub birth: Arc<Birth>,
     /// Where the log stands.
     pub head: Head,
-}
-
-/// When an append is answered.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum AckLevel {
-    /// In memory, in order.
-    Accepted,
-    /// On stable storage.
-    Durable,
-}
-
-/// A batch to append.
-#[derive(Clone, Debug)]
-pub struct Append {
-    /// The session.
-    pub key: SessionKey,
-    /// The place of the first event.
-    pub first_seq: Seq,
-    /// The events.
-    pub events: Vec<NewEvent>,
-    /// When to answer.
-    pub level: AckLevel,
-    /// Refuse a repetition.
-    pub strict: bool,
-    /// Only to this life of the name.
-    pub incarnation: Option<Incarnation>,
-}
-
-/// What became of a batch.
-#[derive(Clone, Debug)]
-pub struct Appended {
-    /// The head after it.
-    pub head: Head,
-    /// The level that was reached.
-    pub level: AckLevel,
-    /// It was stored before.
-    pub deduplicated: bool,
 }
 
 /// How the service behaves.
@@ -104,6 +78,8 @@ pub struct Options {
     pub commit_timeout: Duration,
     /// Sessions kept in memory although nobody uses them.
     pub idle_sessions_max: usize,
+    /// Unknown event types that contribute nothing to any view.
+    pub log_only_types: Vec<String>,
 }
 
 impl Default for Options {
@@ -115,6 +91,7 @@ impl Default for Options {
             accept_window: Duration::from_millis(200),
             commit_timeout: Duration::from_secs(30),
             idle_sessions_max: 10_000,
+            log_only_types: Vec::new(),
         }
     }
 }
@@ -134,6 +111,8 @@ struct Inner {
     appends: Budget,
     reads: Budget,
     draining: AtomicBool,
+    /// See [`Options::log_only_types`].
+    log_only: Arc<[String]>,
 }
 
 /// Milliseconds since 1970 by this node's clock.
@@ -152,6 +131,7 @@ impl Service {
             appends: Budget::new(options.append_budget_bytes),
             reads: Budget::new(options.reads_max),
             draining: AtomicBool::new(false),
+            log_only: options.log_only_types.clone().into(),
             store,
             options,
         };
@@ -198,7 +178,8 @@ impl Service {
                     let incarnation = crate::store::new_incarnation();
                     let birth = Arc::new(Birth { key, incarnation, profile, header });
                     let log = self.inner.store.allot();
-                    let live = Live::new(log, birth.clone(), now_ms);
+                    let mut live = Live::new(log, birth.clone(), now_ms);
+                    live.fold = (profile != Profile::Raw).then(|| Box::new(self.new_fold()));
                     let session = live.session(self.inner.store_id);
                     let waiter = self.committer.submit(&slot, Some(Change::Create { log, birth }), None);
                     *state = State::Live(live);
@@ -249,80 +230,6 @@ impl Service {
         };
         durable(waiter).await?;
         Ok(head)
-    }
-
-    /// Appends a batch (design, section 4).
-    pub async fn append(&self, append: Append) -> Result<Appended, Error> {
-        let bytes = check_batch(&append.events, &self.inner.options.limits)?;
-        self.check_writable()?;
-        let permit = self.inner.appends.take(bytes);
-        let permit =
-            permit.ok_or_else(|| Error::new(Reason::Rate, "too many appends are waiting; nothing was stored"))?;
-        let slot = self.inner.slots.get(&append.key).await?;
-        let waiter = {
-            let mut state = slot.state.lock();
-            let live = live_mut(&mut state, &append.key)?;
-            live.check_incarnation(append.incarnation)?;
-            live.check_whole()?;
-            if append.first_seq > live.next_seq {
-                let message =
-                    format!("the batch starts at seq {}, the log ends at {}", append.first_seq, live.next_seq);
-                return Err(live.conflict(self.inner.store_id, Reason::SeqGap, message, None));
-            }
-            if append.first_seq < live.next_seq {
-                Err(live.birth.incarnation)
-            } else {
-                let run = live.admit(&append.events, bytes)?;
-                let change = Change::Append { log: live.log, run };
-                let head = live.head(self.inner.store_id);
-                if append.level == AckLevel::Accepted {
-                    self.committer.accept(&slot, change, permit);
-                    return Ok(Appended { head, level: AckLevel::Accepted, deduplicated: false });
-                }
-                Ok((self.committer.submit(&slot, Some(change), Some(permit)), head))
-            }
-        };
-        let (waiter, head) = match waiter {
-            Ok(queued) => queued,
-            // From here on for this life of the name only: it may be deleted and created anew in between. Boxed: the
-            // rare way must not make the future of every append larger.
-            Err(incarnation) => {
-                let append = Append { incarnation: Some(incarnation), ..append };
-                return Box::pin(self.repeated(append, &slot)).await;
-            }
-        };
-        durable(waiter).await?;
-        let head = Head { durable_next_seq: head.next_seq, updated_ms: now_ms(), ..head };
-        Ok(Appended { head, level: AckLevel::Durable, deduplicated: false })
-    }
-
-    /// Answers a batch whose first seq is taken: the same bytes are a repetition, other bytes a conflict.
-    async fn repeated(&self, append: Append, slot: &Arc<Slot>) -> Result<Appended, Error> {
-        let differing = self.first_differing(&append, slot).await?;
-        let store_id = self.inner.store_id;
-        let (head, waiter) = {
-            let state = slot.state.lock();
-            let live = live(&state, &append.key)?;
-            live.check_incarnation(append.incarnation)?;
-            if append.strict || differing.is_some() {
-                let at = differing.unwrap_or(append.first_seq);
-                let message = match differing {
-                    None => format!("seq {at} is stored already, with the same bytes"),
-                    Some(at) if at >= live.next_seq => {
-                        format!("the batch repeats stored events and goes beyond them; append from seq {at} on")
-                    }
-                    Some(at) => format!("seq {at} is stored already, with other bytes"),
-                };
-                return Err(live.conflict(store_id, Reason::SeqConflict, message, Some(at)));
-            }
-            (live.head(store_id), self.committer.submit(slot, None, None))
-        };
-        if append.level == AckLevel::Accepted {
-            return Ok(Appended { head, level: AckLevel::Accepted, deduplicated: true });
-        }
-        durable(waiter).await?;
-        let head = Head { durable_next_seq: head.durable_next_seq.max(head.next_seq), ..head };
-        Ok(Appended { head, level: AckLevel::Durable, deduplicated: true })
     }
 
     /// Waits until everything that was accepted before is durable.
@@ -412,24 +319,6 @@ fn live_mut<'a>(state: &'a mut State, key: &SessionKey) -> Result<&'a mut Live, 
         State::Live(live) => Ok(live),
         State::Absent | State::Unknown => Err(absent(key)),
     }
-}
-
-/// Checks a batch against the limits and gives its weight in bytes.
-fn check_batch(events: &[NewEvent], limits: &Limits) -> Result<usize, Error> {
-    if events.is_empty() {
-        return Err(Error::field(Reason::BatchTooLarge, "events", "is empty; at least one event is needed"));
-    }
-    if events.len() > limits.batch_events_max {
-        return Err(Error::limit(Reason::BatchTooLarge, "batch_events_max", events.len(), limits.batch_events_max));
-    }
-    for (index, event) in events.iter().enumerate() {
-        event.check(limits).map_err(|error| Error::event(index, error))?;
-    }
-    let bytes = events.iter().map(NewEvent::weight).sum();
-    if bytes > limits.batch_bytes_max {
-        return Err(Error::limit(Reason::BatchTooLarge, "batch_bytes_max", bytes, limits.batch_bytes_max));
-    }
-    Ok(bytes)
 }
 
 /// Runs what may wait for a disk off the serving threads.

@@ -92,7 +92,7 @@ impl Service {
         Ok((end > head.next_seq.get()).then_some(head.next_seq))
     }
 
-    async fn stored_run(&self, log: LogId, seq: Seq) -> Result<Run, Error> {
+    pub(super) async fn stored_run(&self, log: LogId, seq: Seq) -> Result<Run, Error> {
         let store = self.inner.store.clone();
         let runs = blocking(move || store.read(log, seq, 1)).await??;
         runs.into_iter().next().ok_or_else(|| error::corrupt(seq))

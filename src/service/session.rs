@@ -6,9 +6,11 @@ use std::sync::atomic::AtomicU64;
 
 use parking_lot::Mutex;
 
+use super::fold::{Arriving, Fold};
 use super::{Head, Session, error};
 use crate::codec::{Chain, event};
-use crate::model::{Incarnation, NewEvent, Seq};
+use crate::model::{Incarnation, NewEvent, Profile, Seq};
+use crate::replay::admit::Report;
 use crate::store::{Birth, Damage, Found, LogId, Run};
 
 use super::error::{Error, Fact, Reason};
@@ -20,6 +22,8 @@ pub(super) struct Slot {
     pub(super) state: Mutex<State>,
     /// Ticks of the sweeper at the last use.
     pub(super) used: AtomicU64,
+    /// Held by whoever folds the log.
+    pub(super) folding: Arc<tokio::sync::Mutex<()>>,
 }
 
 #[derive(Debug, Default)]
@@ -46,6 +50,9 @@ pub(super) struct Live {
     pub(super) damage: Option<Damage>,
     /// Accepted runs that are not durable yet, in order.
     pub(super) pending: VecDeque<Run>,
+    /// What the log leaves at its end. Once a log of the profiles dsh has one, it moves with every append; that of a raw
+    /// one is as old as the last view that needed it.
+    pub(super) fold: Option<Box<Fold>>,
 }
 
 impl Live {
@@ -60,7 +67,25 @@ impl Live {
             updated_ms,
             damage: None,
             pending: VecDeque::new(),
+            fold: None,
         }
+    }
+
+    /// Holds a batch that is next to the rules of its profile; a refusal changes nothing. Gives what it breaks although
+    /// it may stay. The log must have been folded, unless it is raw.
+    pub(super) fn hold(&mut self, batch: &Arriving<'_, '_>) -> Result<Vec<Report>, Error> {
+        let is_full = self.next_seq.advance(batch.events.len() as u64).is_none();
+        match &mut self.fold {
+            Some(fold) if self.birth.profile != Profile::Raw && !is_full => {
+                fold.admit(self.birth.profile, self.next_seq, batch)
+            }
+            _ => Ok(Vec::new()),
+        }
+    }
+
+    /// Whether the log must be folded before it takes appends.
+    pub(super) fn needs_fold(&self) -> bool {
+        self.fold.is_none() && self.birth.profile != Profile::Raw
     }
 
     /// Adds a batch at the end: encodes it, moves next seq and chain, and keeps it until it is durable.
@@ -102,6 +127,7 @@ impl Live {
             chain: self.chain,
             incarnation,
             updated_ms: self.updated_ms,
+            tail: self.fold.as_ref().filter(|fold| fold.next_seq() == self.next_seq).map(|fold| fold.tail_state()),
         }
     }
 

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use quipu::model::json::{self, Value};
 use quipu::model::{Event, Profile, Seq, SurfaceOp};
 use quipu::replay::Tail;
-use quipu::replay::admit::{Admission, Refusal, Report};
+use quipu::replay::admit::{Admission, Arrival, Refusal, Report, reads_payload};
 use quipu::replay::line::{self, Draft};
 use quipu::replay::messages::derive;
 use quipu::replay::repair::{closers, closers_of};
@@ -378,4 +378,37 @@ fn derived_views_refuse_unknown_types_by_name_unless_they_may_be_skipped() {
     assert_eq!(check_readable(&log[1], &none), Ok(()));
     log[0].body.ignorable = true;
     assert_eq!(check_readable(&log[0], &none), Ok(()));
+}
+
+proptest! {
+    #[test]
+    fn a_door_that_is_handed_parsed_payloads_decides_the_same(log in any_log(40), cut in 0..30usize, dsh: bool) {
+        let profile = if dsh { Profile::Dsh } else { Profile::DshStrict };
+        let (taken, mut whole, _) = let_in(profile, log.clone());
+        let mut parsed = whole.clone();
+        let batch: Vec<Event> = log.iter().skip(cut).take(5).cloned().zip(taken.len() as u64..).map(|(event, seq)| {
+            Event { seq: Seq::new(seq).unwrap(), ..event }
+        }).collect();
+        let docs: Vec<_> = batch.iter().map(|event| {
+            json::parse(&event.body.data).ok().filter(|_| reads_payload(&event.body.kind))
+        }).collect();
+        prop_assume!(batch.iter().all(|event| json::parse(&event.body.data).is_ok()));
+        let arrivals = batch.iter().zip(&docs);
+        let arrivals: Vec<_> =
+            arrivals.map(|(event, doc)| Arrival { seq: event.seq, body: &event.body, doc: doc.as_ref() }).collect();
+        let expected = whole.admit(profile, &batch, &in_log(&taken));
+        prop_assert_eq!(parsed.admit_new(profile, &arrivals, &in_log(&taken)), expected);
+        prop_assert_eq!(&parsed, &whole);
+    }
+
+    #[test]
+    fn a_state_that_is_rebuilt_from_the_log_counts_every_breach_that_was_reported(log in any_log(60)) {
+        let (taken, state, reports) = let_in(Profile::Dsh, log);
+        let mut again = Admission::default();
+        for event in &taken {
+            again.apply(event, &admitted).unwrap();
+        }
+        prop_assert_eq!(again.breaches(), reports.len() as u64);
+        prop_assert_eq!(again, state);
+    }
 }

@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 use quipu::model::{Event, Seq};
-use quipu::replay::attempts::{Attempts, Outcome, TokenUsage, UsageTotals};
+use quipu::replay::attempts::{Attempt, AttemptSearch, Attempts, Outcome, TokenUsage, UsageTotals, is_bracket};
 use quipu::replay::request::dispatches;
 use quipu::replay::stats::{Figures, Stats};
 use serde_json::{Value, json};
@@ -138,5 +138,24 @@ proptest! {
         let starts: Vec<_> = attempts.all().iter().filter_map(|attempt| attempt.first_chunk_seq).collect();
         prop_assert_eq!(starts, dispatches(&log));
         prop_assert!(attempts.all().windows(2).all(|pair| pair[0].last_seq < pair[1].first_seq));
+    }
+
+    #[test]
+    fn the_attempt_of_an_event_is_found_from_its_last_bracket_on(log in any_log()) {
+        let attempts = attempts(&log);
+        for (at, event) in log.iter().enumerate() {
+            let start = log[..=at].iter().rposition(|event| is_bracket(&event.body.kind)).unwrap_or(0);
+            let mut search = AttemptSearch::new(event.seq);
+            for event in &log[start..] {
+                if !search.apply(event) {
+                    break;
+                }
+            }
+            // A bracket that does not say where it is leaves that to what came before it.
+            let placeless = |attempt: &Attempt| Attempt { turn: None, step: None, ..attempt.clone() };
+            let holds = |attempt: &&Attempt| (attempt.first_seq..=attempt.last_seq).contains(&event.seq);
+            let expected = attempts.all().iter().find(holds).map(placeless);
+            prop_assert_eq!(search.attempt().map(placeless), expected);
+        }
     }
 }

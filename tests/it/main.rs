@@ -27,3 +27,4 @@ mod process;
 mod read;
 mod samples;
 mod sessions;
+mod views;

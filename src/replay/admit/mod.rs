@@ -9,104 +9,23 @@
 //! sizes are the event's own check; ownership, deduplication and the clock are not known here.
 
 mod nesting;
+mod violation;
 
 pub use nesting::Breach;
+pub use violation::{Refusal, Report, Violation};
 
 use nesting::Nesting;
 
 use super::request::LatestHeader;
-use super::shape::{self, ShapeError};
+use super::shape;
 use super::surface::{Change, Original, Originals, Surface, SurfaceError, in_log};
 use super::tail::Tail;
-use super::vocabulary::USER_MESSAGE;
-use crate::model::json::{self, JsonError, Value};
-use crate::model::{Event, Profile, Seq};
-
-/// Why an event is refused.
-#[derive(Clone, Debug, PartialEq, thiserror::Error)]
-pub enum Violation {
-    /// `data` is not JSON.
-    #[error("`data` {0}")]
-    Json(JsonError),
-    /// Not the next seq.
-    #[error("is not the next event: expected seq {expected}")]
-    Gap {
-        /// The next seq.
-        expected: Seq,
-    },
-    /// Vocabulary that every reader refuses (reference 2.5).
-    #[error("is an unsupported legacy {0}")]
-    Retired(&'static str),
-    /// A payload of the wrong shape (reference 2.3).
-    #[error("{error}")]
-    Shape {
-        /// The rule.
-        error: ShapeError,
-        /// Whether the message is `data` itself.
-        bare: bool,
-    },
-    /// A turn bracket that no later read accepts (reference 7.9).
-    #[error("is a malformed turn bracket")]
-    TurnBracket,
-    /// A broken surface or source rule (reference 2.4).
-    #[error(transparent)]
-    Surface(#[from] SurfaceError),
-    /// Broken nesting, under the strict profile (reference 1.7).
-    #[error(transparent)]
-    Nesting(#[from] Breach),
-}
-
-impl Violation {
-    /// A name for the rule, for replies and metrics; these names stay.
-    pub fn rule(&self) -> &'static str {
-        match self {
-            Self::Json(_) => "json",
-            Self::Gap { .. } => "contiguity",
-            Self::Retired(_) => "retired-vocabulary",
-            Self::Shape { error: ShapeError::Route | ShapeError::Effort | ShapeError::Defaults, .. } => "header-shape",
-            Self::Shape { .. } => "message-shape",
-            Self::TurnBracket => "turn-bracket",
-            Self::Surface(SurfaceError::Sources(_) | SurfaceError::SourcesOnLogOnly { .. }) => "sources",
-            Self::Surface(_) => "surface",
-            Self::Nesting(breach) => breach.rule(),
-        }
-    }
-
-    /// The field that is wrong, with the wire names of the envelope; members of `data` as a path.
-    pub fn field(&self) -> String {
-        match self {
-            Self::Json(_) | Self::TurnBracket => "data".to_owned(),
-            Self::Gap { .. } => "seq".to_owned(),
-            Self::Retired(_) => "type".to_owned(),
-            Self::Shape { error, bare } => {
-                let path = error.path();
-                format!("data.{}", if *bare { path.trim_start_matches("message.") } else { path })
-            }
-            Self::Surface(error) => error.field().to_owned(),
-            Self::Nesting(breach) => breach.field().to_owned(),
-        }
-    }
-}
-
-/// A batch that is refused: the first event that breaks a rule, and which one.
-#[derive(Clone, Debug, PartialEq, thiserror::Error)]
-#[error("event at seq {seq}: {violation}")]
-pub struct Refusal {
-    /// The event.
-    pub seq: Seq,
-    /// The rule; it names the field.
-    pub violation: Violation,
-}
-
-/// Broken nesting in a batch that was admitted all the same.
-#[derive(Clone, Debug, PartialEq, thiserror::Error)]
-#[error("event at seq {seq}: {breach}")]
-pub struct Report {
-    /// The event.
-    pub seq: Seq,
-    /// What it breaks.
-    pub breach: Breach,
-}
+use super::vocabulary::{
+    ASSISTANT_CHUNK, ASSISTANT_MESSAGE, REQUEST_HEADER, STEP_END, STEP_START, TOOL_CALL, TOOL_RESULT, TURN_END,
+    TURN_START, USER_MESSAGE,
+};
+use crate::model::json::{self, Doc, Value};
+use crate::model::{Event, NewEvent, Profile, Seq};
 
 /// What the door knows of a session: the state of every fold that a reader of the tail needs.
 ///
@@ -122,12 +41,32 @@ pub struct Admission {
     surface: Surface,
     fault: Option<(Seq, SurfaceError)>,
     header: LatestHeader,
+    breaches: u64,
+}
+
+/// An event at the door, with its payload as the caller has parsed it.
+#[derive(Clone, Copy, Debug)]
+pub struct Arrival<'a, 't> {
+    /// The place that it is to have.
+    pub seq: Seq,
+    /// The event.
+    pub body: &'a NewEvent,
+    /// The payload; needed for the types that [`reads_payload`] names, and looked at for no other.
+    pub doc: Option<&'a Doc<'t>>,
+}
+
+/// Whether the door looks into the payloads of a type. All other types cost no parsing.
+pub fn reads_payload(kind: &str) -> bool {
+    matches!(kind, ASSISTANT_CHUNK | TURN_START | TURN_END | STEP_START | STEP_END | USER_MESSAGE)
+        || matches!(kind, ASSISTANT_MESSAGE | TOOL_CALL | TOOL_RESULT | REQUEST_HEADER)
 }
 
 /// What to put back when a batch is refused.
 struct Journal {
     before: Admission,
+    /// What the surface did, but for events that did nothing to it.
     changes: Vec<Change>,
+    log_only: usize,
     reports: Vec<Report>,
 }
 
@@ -142,26 +81,75 @@ impl Admission {
         batch: &[Event],
         originals: &Originals<'_>,
     ) -> Result<Vec<Report>, Refusal> {
-        let mut journal = Journal { before: self.without_surface(), changes: Vec::new(), reports: Vec::new() };
-        let in_batch = in_log(batch);
-        let lookup = |seq| match in_batch(seq) {
-            Original::Missing => originals(seq),
-            found => found,
-        };
+        let mut docs = Vec::with_capacity(batch.len());
+        let mut broken = None;
         for event in batch {
-            if let Err(violation) = self.take(profile, event, &lookup, &mut journal) {
-                self.restore(journal);
-                return Err(Refusal { seq: event.seq, violation });
+            match json::parse(&event.body.data) {
+                Ok(doc) => docs.push(doc),
+                Err(error) => {
+                    broken = Some(Refusal { seq: event.seq, violation: Violation::Json(error) });
+                    break;
+                }
             }
         }
+        let arrivals = batch.iter().zip(&docs);
+        let arrivals = arrivals.map(|(event, doc)| Arrival { seq: event.seq, body: &event.body, doc: Some(doc) });
+        self.admit_parsed(profile, &arrivals.collect::<Vec<_>>(), originals, broken)
+    }
+
+    /// The same for a batch whose JSON was checked before; an event of it that was not ends it with `broken`.
+    fn admit_parsed(
+        &mut self,
+        profile: Profile,
+        batch: &[Arrival<'_, '_>],
+        originals: &Originals<'_>,
+        broken: Option<Refusal>,
+    ) -> Result<Vec<Report>, Refusal> {
+        let mut journal =
+            Journal { before: self.without_surface(), changes: Vec::new(), log_only: 0, reports: Vec::new() };
+        let lookup = |seq: Seq| match batch.binary_search_by_key(&seq, |arrival| arrival.seq) {
+            Ok(index) => Original::of_new(batch[index].body),
+            Err(_) => originals(seq),
+        };
+        for arrival in batch {
+            if let Err(violation) = self.take(profile, arrival, &lookup, &mut journal) {
+                self.restore(journal);
+                return Err(Refusal { seq: arrival.seq, violation });
+            }
+        }
+        if let Some(refusal) = broken {
+            self.restore(journal);
+            return Err(refusal);
+        }
         Ok(journal.reports)
+    }
+
+    /// [`Admission::admit`] for a batch whose JSON the caller has checked, so that no payload is parsed twice.
+    pub fn admit_new(
+        &mut self,
+        profile: Profile,
+        batch: &[Arrival<'_, '_>],
+        originals: &Originals<'_>,
+    ) -> Result<Vec<Report>, Refusal> {
+        self.admit_parsed(profile, batch, originals, None)
+    }
+
+    /// Takes an event that is stored, whatever profile it was stored under: what breaks a surface rule is noted as
+    /// [`Admission::surface_fault`], broken nesting is counted. Only an event that is not the next one is refused, or a
+    /// rewrite whose original `originals` does not have.
+    pub fn apply(&mut self, event: &Event, originals: &Originals<'_>) -> Result<(), Refusal> {
+        // A payload that cannot be read still is an event of its type.
+        let doc = if reads_payload(&event.body.kind) { json::parse(&event.body.data).ok() } else { None };
+        let arrival = Arrival { seq: event.seq, body: &event.body, doc: doc.as_ref() };
+        let taken = self.step(Profile::Raw, &arrival, originals);
+        taken.map(drop).map_err(|violation| Refusal { seq: event.seq, violation })
     }
 
     /// The state of a stored log, whatever profile it was written under: an event that breaks a surface rule is noted
     /// as [`Admission::surface_fault`].
     pub fn from_events(events: &[Event]) -> Result<Self, Refusal> {
         let mut admission = Self::default();
-        admission.admit(Profile::Raw, events, &|_| Original::Missing)?;
+        events.iter().try_for_each(|event| admission.apply(event, &in_log(events)))?;
         Ok(admission)
     }
 
@@ -186,6 +174,11 @@ impl Admission {
         self.fault.as_ref().map(|(seq, error)| (*seq, error))
     }
 
+    /// How many breaches of nesting there were, reported or not: no profile but `dsh-strict` keeps them out.
+    pub fn breaches(&self) -> u64 {
+        self.breaches
+    }
+
     /// Where the request header in force stands.
     pub fn latest_header(&self) -> LatestHeader {
         self.header
@@ -199,6 +192,7 @@ impl Admission {
             surface: Surface::default(),
             fault: self.fault.clone(),
             header: self.header,
+            breaches: self.breaches,
         }
     }
 
@@ -207,71 +201,89 @@ impl Admission {
         for change in journal.changes.into_iter().rev() {
             surface.undo(change);
         }
+        (0..journal.log_only).for_each(|_| surface.undo(Change::LogOnly));
         *self = Self { surface, ..journal.before };
     }
 
     fn take(
         &mut self,
         profile: Profile,
-        event: &Event,
+        arrival: &Arrival<'_, '_>,
         originals: &Originals<'_>,
         journal: &mut Journal,
     ) -> Result<(), Violation> {
-        let next = self.next.advance(1).filter(|_| event.seq == self.next);
-        let next = next.ok_or(Violation::Gap { expected: self.next })?;
-        let doc = json::parse(&event.body.data).map_err(Violation::Json)?;
-        let data = doc.root();
         if profile != Profile::Raw {
-            check_payload(&event.body.kind, data)?;
+            check_payload(&arrival.body.kind, arrival.doc.map(Doc::root))?;
         }
-        self.take_surface(profile, event, originals, journal)?;
-        if profile != Profile::Raw {
-            let breaches = self.nesting.check(&self.tail, event, data);
-            pass(profile, event.seq, breaches, &mut journal.reports)?;
+        let (change, breaches) = self.step(profile, arrival, originals)?;
+        match change {
+            Some(Change::LogOnly) => journal.log_only += 1,
+            change => journal.changes.extend(change),
         }
-        self.tail.apply_parsed(event, Some(data));
-        self.nesting.apply(&event.body.kind, data);
-        self.header.apply(event);
-        self.next = next;
+        pass(profile, arrival.seq, breaches, &mut journal.reports)?;
         Ok(())
+    }
+
+    /// Moves every fold by one event; gives what the surface did and which breaches there are. A refusal leaves all
+    /// folds but the surface as they were, and that one too.
+    fn step(
+        &mut self,
+        profile: Profile,
+        arrival: &Arrival<'_, '_>,
+        originals: &Originals<'_>,
+    ) -> Result<(Option<Change>, Vec<Breach>), Violation> {
+        let Arrival { seq, body, doc } = *arrival;
+        let next = self.next.advance(1).filter(|_| seq == self.next);
+        let next = next.ok_or(Violation::Gap { expected: self.next })?;
+        let data = doc.map(Doc::root);
+        let change = self.step_surface(profile, arrival, originals)?;
+        let breaches = self.nesting.check(&self.tail, body, data);
+        self.breaches += breaches.len() as u64;
+        self.tail.apply_parsed(seq, body, data);
+        self.nesting.apply(&body.kind, data);
+        self.header.apply_kind(seq, &body.kind);
+        self.next = next;
+        Ok((change, breaches))
     }
 
     /// Folds the surface. A log whose surface is broken stays broken, and is held to no surface rule any more.
-    fn take_surface(
+    fn step_surface(
         &mut self,
         profile: Profile,
-        event: &Event,
+        arrival: &Arrival<'_, '_>,
         originals: &Originals<'_>,
-        journal: &mut Journal,
-    ) -> Result<(), Violation> {
+    ) -> Result<Option<Change>, Violation> {
         if self.fault.is_some() {
-            return Ok(());
+            return Ok(None);
         }
-        match self.surface.apply(event, originals) {
-            Ok(change) => journal.changes.push(change),
+        match self.surface.apply_new(arrival.seq, arrival.body, originals) {
+            Ok(change) => Ok(Some(change)),
             // A failed look-up says nothing about the log.
-            Err(error @ SurfaceError::OriginalMissing { .. }) => return Err(error.into()),
-            Err(error) if profile == Profile::Raw => self.fault = Some((event.seq, error)),
-            Err(error) => return Err(error.into()),
+            Err(error @ SurfaceError::OriginalMissing { .. }) => Err(error.into()),
+            Err(error) if profile == Profile::Raw => {
+                self.fault = Some((arrival.seq, error));
+                Ok(None)
+            }
+            Err(error) => Err(error.into()),
         }
-        Ok(())
     }
 }
 
-fn check_payload(kind: &str, data: Value<'_, '_>) -> Result<(), Violation> {
-    if let Some(what) = shape::retired(kind, Some(data)) {
+fn check_payload(kind: &str, data: Option<Value<'_, '_>>) -> Result<(), Violation> {
+    if let Some(what) = shape::retired(kind, data) {
         return Err(Violation::Retired(what));
     }
+    let Some(data) = data else { return Ok(()) };
     shape::check(kind, data).map_err(|error| Violation::Shape { error, bare: kind == USER_MESSAGE })?;
     if shape::is_turn_bracket(kind, data) { Ok(()) } else { Err(Violation::TurnBracket) }
 }
 
 fn pass(profile: Profile, seq: Seq, breaches: Vec<Breach>, reports: &mut Vec<Report>) -> Result<(), Breach> {
-    for breach in breaches {
-        if profile == Profile::DshStrict {
-            return Err(breach);
-        }
-        reports.push(Report { seq, breach });
+    if profile == Profile::DshStrict {
+        return breaches.into_iter().next().map_or(Ok(()), Err);
+    }
+    if profile == Profile::Dsh {
+        reports.extend(breaches.into_iter().map(|breach| Report { seq, breach }));
     }
     Ok(())
 }

@@ -4,9 +4,8 @@
 //! with results inside a step. A breach is a finding, never a verdict: the profile decides whether it is reported or
 //! refused. Beside the tail, the state is the two numbers that say which turn and step come next.
 
-use crate::model::Event;
-use crate::model::SurfaceOp;
 use crate::model::json::Value;
+use crate::model::{NewEvent, SurfaceOp};
 use crate::replay::Ordinal;
 use crate::replay::tail::{CallId, Tail, answered, tool_calls};
 use crate::replay::vocabulary::{
@@ -135,18 +134,18 @@ pub(super) struct Nesting {
 }
 
 impl Nesting {
-    pub(super) fn apply(&mut self, kind: &str, data: Value<'_, '_>) {
+    pub(super) fn apply(&mut self, kind: &str, data: Option<Value<'_, '_>>) {
         match kind {
-            TURN_START => *self = Self { last_turn: Ordinal::read(Some(data), "turn"), last_step: Ordinal::ABSENT },
-            STEP_START => self.last_step = Ordinal::read(Some(data), "step"),
+            TURN_START => *self = Self { last_turn: Ordinal::read(data, "turn"), last_step: Ordinal::ABSENT },
+            STEP_START => self.last_step = Ordinal::read(data, "step"),
             _ => {}
         }
     }
 
-    /// What `event` would break if it came after `tail`.
-    pub(super) fn check(&self, tail: &Tail, event: &Event, data: Value<'_, '_>) -> Vec<Breach> {
+    /// What an event would break if it came after `tail`.
+    pub(super) fn check(&self, tail: &Tail, body: &NewEvent, data: Option<Value<'_, '_>>) -> Vec<Breach> {
         let mut check = Check { tail, data, breaches: Vec::new() };
-        match &*event.body.kind {
+        match &*body.kind {
             TURN_START => check.turn_start(self.last_turn.following()),
             TURN_END => check.turn_end(),
             STEP_START => check.step_start(self.last_step.following()),
@@ -163,7 +162,7 @@ impl Nesting {
                 check.in_step();
                 check.starts();
             }
-            TOOL_RESULT if event.body.surface_op == Some(SurfaceOp::Append) => {
+            TOOL_RESULT if body.surface_op == Some(SurfaceOp::Append) => {
                 check.in_step();
                 check.answers();
             }
@@ -176,13 +175,17 @@ impl Nesting {
 
 struct Check<'c, 'd, 't> {
     tail: &'c Tail,
-    data: Value<'d, 't>,
+    data: Option<Value<'d, 't>>,
     breaches: Vec<Breach>,
 }
 
-impl Check<'_, '_, '_> {
+impl<'d, 't> Check<'_, 'd, 't> {
+    fn get(&self, name: &str) -> Option<Value<'d, 't>> {
+        self.data.and_then(|data| data.get(name))
+    }
+
     fn number(&self, name: &str) -> Ordinal {
-        Ordinal::read(Some(self.data), name)
+        Ordinal::read(self.data, name)
     }
 
     fn breach(&mut self, found: bool, breach: Breach) {
@@ -250,7 +253,7 @@ impl Check<'_, '_, '_> {
 
     fn announces(&mut self) {
         let mut seen = std::collections::BTreeSet::new();
-        for block in tool_calls(Some(self.data)) {
+        for block in tool_calls(self.data) {
             match block.get("id").and_then(CallId::read) {
                 None => self.breaches.push(Breach::CallWithoutId),
                 Some(id) if self.tail.pending_call(&id).is_some() || seen.contains(&id) => {
@@ -262,7 +265,7 @@ impl Check<'_, '_, '_> {
     }
 
     fn starts(&mut self) {
-        let Some(id) = self.data.get("callId").and_then(CallId::read) else {
+        let Some(id) = self.get("callId").and_then(CallId::read) else {
             return self.breaches.push(Breach::CallWithoutId);
         };
         match self.tail.pending_call(&id) {
@@ -273,10 +276,10 @@ impl Check<'_, '_, '_> {
     }
 
     fn answers(&mut self) {
-        let Some(id) = answered(Some(self.data)) else {
+        let Some(id) = answered(self.data) else {
             return self.breaches.push(Breach::CallWithoutId);
         };
-        let code = self.data.get("error").and_then(|error| error.get("code")).and_then(Value::as_text);
+        let code = self.get("error").and_then(|error| error.get("code")).and_then(Value::as_text);
         let says_so = code.is_some_and(|code| code.is("TOOL_NOT_STARTED"));
         match self.tail.pending_call(&id) {
             None => self.breaches.push(Breach::OrphanResult(id)),

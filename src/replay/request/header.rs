@@ -111,8 +111,12 @@ pub struct LatestHeader(Option<Seq>);
 impl LatestHeader {
     /// Takes the next event.
     pub fn apply(&mut self, event: &Event) {
-        if *event.body.kind == *REQUEST_HEADER {
-            self.0 = Some(event.seq);
+        self.apply_kind(event.seq, &event.body.kind);
+    }
+
+    pub(in crate::replay) fn apply_kind(&mut self, seq: Seq, kind: &str) {
+        if kind == REQUEST_HEADER {
+            self.0 = Some(seq);
         }
     }
 

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use super::line::{Draft, Marker, Sources};
 use super::vocabulary::is_surface;
-use crate::model::{Event, Seq, SurfaceOp};
+use crate::model::{Event, NewEvent, Seq, SurfaceOp};
 
 pub use error::SurfaceError;
 pub use provenance::SourcesError;
@@ -87,10 +87,14 @@ impl Surface {
 
     /// Takes the next event, or refuses it and stays as it is.
     pub fn apply(&mut self, event: &Event, originals: &Originals<'_>) -> Result<Change, SurfaceError> {
-        let body = &event.body;
+        self.apply_new(event.seq, &event.body, originals)
+    }
+
+    /// The same for an event that is not in the log yet.
+    pub fn apply_new(&mut self, seq: Seq, body: &NewEvent, originals: &Originals<'_>) -> Result<Change, SurfaceError> {
         let (marker, sources) = (body.surface_op.map_or(Marker::Absent, Marker::Op), &body.source_event_seqs);
         let sources = sources.as_deref().map_or(Cited::Absent, Cited::List);
-        self.take(&Entry { seq: event.seq, kind: &body.kind, data: &body.data, marker, sources }, originals)
+        self.take(&Entry { seq, kind: &body.kind, data: &body.data, marker, sources }, originals)
     }
 
     /// The same for an event whose markers are not trusted.

@@ -9,7 +9,7 @@ use bytes::Bytes;
 
 use super::{Entry, Replacement, SurfaceError};
 use crate::model::json::{self, Value};
-use crate::model::{Event, Seq, SurfaceOp};
+use crate::model::{Event, NewEvent, Seq, SurfaceOp};
 use crate::replay::vocabulary::TOOL_RESULT;
 
 /// What a caller knows of an earlier event, for the rule on rewritten tool results.
@@ -31,7 +31,12 @@ pub enum Original {
 impl Original {
     /// An event that the caller holds.
     pub fn of(event: &Event) -> Self {
-        Self::Found { kind: Arc::clone(&event.body.kind), data: event.body.data.clone() }
+        Self::of_new(&event.body)
+    }
+
+    /// The same for an event without its place.
+    pub fn of_new(body: &NewEvent) -> Self {
+        Self::Found { kind: Arc::clone(&body.kind), data: body.data.clone() }
     }
 }
 
@@ -53,9 +58,9 @@ pub fn admitted(_: Seq) -> Original {
 }
 
 /// The event whose data the fold will ask for when it meets this one: the target of a rewritten tool result.
-pub fn original_needed(event: &Event) -> Option<Seq> {
-    match event.body.surface_op {
-        Some(SurfaceOp::Replace { start, .. }) if *event.body.kind == *TOOL_RESULT => Some(start),
+pub fn original_needed(body: &NewEvent) -> Option<Seq> {
+    match body.surface_op {
+        Some(SurfaceOp::Replace { start, .. }) if *body.kind == *TOOL_RESULT => Some(start),
         _ => None,
     }
 }
