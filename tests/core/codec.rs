@@ -205,7 +205,7 @@ fn saturated(event: &Event) -> bool {
         Some(SurfaceOp::Replace { start, end }) => is_past(&start) || is_past(&end),
         Some(SurfaceOp::Append) | None => false,
     };
-    replaced || event.body.source_event_seqs.iter().flatten().any(|seq| is_past(seq))
+    replaced || event.body.source_event_seqs.iter().flatten().any(is_past)
 }
 
 #[test]

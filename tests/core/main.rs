@@ -1,5 +1,5 @@
 //! The pure core against golden vectors, fixtures and laws.
-#![allow(clippy::unwrap_used, clippy::print_stdout, missing_docs, reason = "test code")]
+#![allow(clippy::pedantic, clippy::unwrap_used, clippy::print_stdout, missing_docs, reason = "test code")]
 
 mod admit;
 mod assemble;

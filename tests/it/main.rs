@@ -3,6 +3,7 @@
 //! Long forms: QUIPU_KILL_ROUNDS, QUIPU_POWER_CUTS. What a machine cannot do is skipped with a line `SKIPPED: why`,
 //! unless QUIPU_REQUIRE_ALL=1, which makes it fail.
 #![allow(
+    clippy::pedantic,
     clippy::unwrap_used,
     clippy::print_stdout,
     clippy::too_many_lines,
