@@ -4,7 +4,8 @@
 //! window. The committer is a task of a serving loop, started by whoever finds it idle, and it writes and syncs on
 //! the thread of that loop. That is a blocking call on the runtime, on purpose: handing each group to a thread of its
 //! own and back costs a third of the unary rate (measured; README, "Performance"). What it costs is that the loop
-//! serves nobody during a sync; a watchdog tells when that takes long, and answers those who wait too long.
+//! serves nobody during a sync; a watchdog tells when that takes long, and answers those who wait too long. Large
+//! groups go to another thread after all: there the hand-over is nothing beside the work.
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -26,6 +27,8 @@ use crate::store::{Change, Store};
 /// Bytes and changes of one group.
 const GROUP_BYTES_MAX: usize = 4 << 20;
 const GROUP_CHANGES_MAX: usize = 4096;
+/// A group of so many bytes is written by another thread: its copies and checksums cost more than the hand-over.
+const HAND_OVER_BYTES: usize = 128 << 10;
 /// A commit that takes longer is a stall.
 const STALL: Duration = Duration::from_millis(20);
 /// How often the watchdog looks.
@@ -47,10 +50,17 @@ pub(super) type Waiter = oneshot::Receiver<Result<(), Unknown>>;
 
 struct Entry {
     slot: Arc<Slot>,
-    /// `None` is a barrier.
+    /// It only waits for what is before it.
+    is_barrier: bool,
     change: Option<Change>,
     answer: Option<Answer>,
     _permit: Option<Permit>,
+}
+
+/// What is committed at once.
+struct Group {
+    entries: Vec<Entry>,
+    bytes: usize,
 }
 
 #[derive(Default)]
@@ -113,7 +123,8 @@ impl Committer {
     ///
     /// Called with the slot locked, so that the order of the queue is the order of the log.
     pub(super) fn accept(&self, slot: &Arc<Slot>, change: Change, permit: Permit) {
-        let entry = Entry { slot: slot.clone(), change: Some(change), answer: None, _permit: Some(permit) };
+        let slot = slot.clone();
+        let entry = Entry { slot, is_barrier: false, change: Some(change), answer: None, _permit: Some(permit) };
         let mut queue = self.shared.queue.lock();
         queue.entries.push_back(entry);
         if !queue.running && !queue.armed {
@@ -135,7 +146,8 @@ impl Committer {
     /// Called with the slot locked, so that the order of the queue is the order of the log.
     pub(super) fn submit(&self, slot: &Arc<Slot>, change: Option<Change>, permit: Option<Permit>) -> Waiter {
         let (answer, waiter) = oneshot::channel();
-        let entry = Entry { slot: slot.clone(), change, answer: Some(answer), _permit: permit };
+        let is_barrier = change.is_none();
+        let entry = Entry { slot: slot.clone(), is_barrier, change, answer: Some(answer), _permit: permit };
         let mut queue = self.shared.queue.lock();
         queue.entries.push_back(entry);
         self.shared.start(&mut queue, &self.leader);
@@ -166,44 +178,55 @@ impl Shared {
 
     async fn run(self: Arc<Self>) {
         while let Some(group) = self.next_group() {
-            self.commit(group);
+            let (group, changes) = self.gather(group);
+            let time_ms = (self.now_ms)();
+            let (committed, changes) = if group.bytes < HAND_OVER_BYTES {
+                (self.store(&changes, time_ms), changes)
+            } else {
+                let shared = self.clone();
+                let stored = tokio::task::spawn_blocking(move || (shared.store(&changes, time_ms), changes)).await;
+                // The runtime went away before the group was written, or it never will be answered.
+                stored.unwrap_or((Err(Unknown::Failed), Vec::new()))
+            };
+            self.finish(&group, (committed, &changes), time_ms);
             // Lets the answers out, and everybody in who became ready meanwhile.
             tokio::task::yield_now().await;
         }
     }
 
-    fn next_group(&self) -> Option<Vec<Entry>> {
+    fn next_group(&self) -> Option<Group> {
         let mut queue = self.queue.lock();
         queue.armed = false;
         let (mut bytes, mut count) = (0, 0);
         for entry in queue.entries.iter().take(GROUP_CHANGES_MAX) {
-            bytes += match &entry.change {
+            let more = match &entry.change {
                 Some(Change::Append { run, .. }) => run.events.len(),
                 Some(Change::Create { .. }) => HEADER_BYTES_MAX,
                 Some(Change::Delete { .. }) | None => 0,
             };
-            if count > 0 && bytes > GROUP_BYTES_MAX {
+            if count > 0 && bytes + more > GROUP_BYTES_MAX {
                 break;
             }
+            bytes += more;
             count += 1;
         }
         queue.running = count > 0;
-        (count > 0).then(|| queue.entries.drain(..count).collect())
+        (count > 0).then(|| Group { entries: queue.entries.drain(..count).collect(), bytes })
     }
 
-    fn commit(&self, mut group: Vec<Entry>) {
-        let (mut slots, mut changes) = (Vec::with_capacity(group.len()), Vec::with_capacity(group.len()));
-        for entry in &mut group {
-            if let Some(change) = entry.change.take() {
-                slots.push(entry.slot.clone());
-                changes.push(change);
-            }
-        }
-        self.waiting.lock().extend(group.iter_mut().filter_map(|entry| entry.answer.take()));
-        let time_ms = (self.now_ms)();
-        let committed = self.store(&changes, time_ms);
+    /// Takes the changes out of a group, and notes who waits for it.
+    fn gather(&self, mut group: Group) -> (Group, Vec<Change>) {
+        self.waiting.lock().extend(group.entries.iter_mut().filter_map(|entry| entry.answer.take()));
+        let changes = group.entries.iter_mut().filter_map(|entry| entry.change.take());
+        let changes: Vec<Change> = changes.collect();
+        (group, changes)
+    }
+
+    /// Moves the durable marks, and answers everybody.
+    fn finish(&self, group: &Group, (committed, changes): (Result<(), Unknown>, &[Change]), time_ms: u64) {
         if committed.is_ok() {
-            slots.iter().zip(&changes).for_each(|(slot, change)| settle(slot, change, time_ms));
+            let changing = group.entries.iter().filter(|entry| !entry.is_barrier);
+            changing.zip(changes).for_each(|(entry, change)| settle(&entry.slot, change, time_ms));
         }
         for answer in std::mem::take(&mut *self.waiting.lock()) {
             // A client that went away does not hear the answer.
