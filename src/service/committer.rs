@@ -264,12 +264,20 @@ impl Shared {
     }
 }
 
-/// Moves the durable mark of a session.
+/// Moves the durable mark of a session, and its time to the one that is stored.
 fn settle(slot: &Slot, change: &Change, time_ms: u64) {
-    if let (Change::Append { log, run }, State::Live(live)) = (change, &mut *slot.state.lock())
+    let (log, run) = match change {
+        Change::Append { log, run } => (log, Some(run)),
+        Change::Create { log, .. } => (log, None),
+        Change::Delete { .. } => return,
+    };
+    if let State::Live(live) = &mut *slot.state.lock()
         && live.log == *log
     {
-        live.settle(run, time_ms);
+        match run {
+            Some(run) => live.settle(run, time_ms),
+            None => live.updated_ms = time_ms,
+        }
     }
 }
 

@@ -48,8 +48,6 @@ pub struct Found {
     pub in_flight_absent: u64,
 }
 
-/// Bytes of one batch, below the limit of the servers under test.
-const BATCH_BYTES: u64 = 4 << 20;
 /// A session above this is left for another one.
 const SESSION_BYTES: u64 = 12 << 20;
 
@@ -124,24 +122,21 @@ impl Writer {
 
     /// From one byte to the largest event, the small ones most often.
     fn sizes(&mut self) -> Vec<u32> {
-        let count = [1, 1, 1, 2, 5, 30, 300][self.random.below(7) as usize];
-        let (mut sizes, mut bytes) = (Vec::new(), 0);
-        while sizes.len() < count {
-            let class = match self.random.below(1000) {
-                0..700 => 200,
-                700..900 => 5_000,
-                900..970 => 20_000,
-                970..995 => 200_000,
-                _ => self.event_bytes_max,
-            };
-            let whole = class == self.event_bytes_max && self.random.below(4) == 0;
-            let size = if whole { class } else { 1 + self.random.below(class) };
-            if bytes + size + 100 > BATCH_BYTES && !sizes.is_empty() {
-                break;
-            }
-            bytes += size + 100;
-            sizes.push(size as u32);
-        }
+        let count = [1, 1, 1, 1, 2, 5, 30, 100][self.random.below(8) as usize];
+        let mut sizes: Vec<_> = (0..count)
+            .map(|_| {
+                let class = [100, 100, 100, 100, 100, 1000, 1000, 5000][self.random.below(8) as usize];
+                1 + self.random.below(class) as u32
+            })
+            .collect();
+        let large = match self.random.below(60) {
+            0 => self.event_bytes_max,
+            1 => 1 + self.random.below(self.event_bytes_max),
+            2..8 => 1 + self.random.below(50_000),
+            _ => return sizes,
+        };
+        sizes.truncate(10);
+        sizes.push(large as u32);
         sizes
     }
 
@@ -210,10 +205,11 @@ fn data(id: &str, seq: u64, size: u32) -> Vec<u8> {
     if size == 1 {
         return vec![b'0' + random.below(10) as u8];
     }
-    let mut data = Vec::with_capacity(size as usize + 8);
+    let pattern: Vec<u8> = (0..16).flat_map(|_| random.next().to_le_bytes()).map(|byte| b'0' + (byte & 31)).collect();
+    let mut data = Vec::with_capacity(size as usize + pattern.len());
     data.push(b'"');
     while data.len() < size as usize {
-        data.extend(random.next().to_le_bytes().map(|byte| b'0' + (byte & 31)));
+        data.extend(&pattern);
     }
     data.truncate(size as usize);
     data[size as usize - 1] = b'"';
