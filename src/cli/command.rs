@@ -416,7 +416,8 @@ fn print_session(session: &pb::Session, as_json: bool) -> anyhow::Result<()> {
             say!("{name:<11}  {}", shown(&text))?;
         }
     }
-    for (name, value) in header.labels {
+    let labels: std::collections::BTreeMap<_, _> = header.labels.into_iter().collect();
+    for (name, value) in labels {
         say!("label        {}={}", shown(&name), shown(&value))?;
     }
     print_head(&head, false)

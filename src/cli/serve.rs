@@ -148,7 +148,13 @@ async fn node(config: &Config, store: Arc<LocalStore>) -> anyhow::Result<()> {
     }
     end.cancel();
     tokio::select! {
-        () = service.close() => {}
+        closed = tokio::time::timeout(config.drain_timeout, service.close()) => {
+            // A disk that does not answer keeps its threads; what it was asked to store has an unknown outcome.
+            if closed.is_err() {
+                tracing::error!("the store did not close in time");
+                std::process::exit(i32::from(super::REFUSED));
+            }
+        }
         () = signals.next() => std::process::exit(INTERRUPTED),
     }
     // It was asked to end; how it did changes nothing any more.

@@ -14,7 +14,7 @@ use super::pb;
 use super::pb::log_service_server::LogService;
 use super::pb::read_from_response::Frame;
 use super::sessions::missing;
-use crate::service::{AckLevel, Append, Error, Reading, Service};
+use crate::service::{AckLevel, Append, Error, Reading, Reason, Service};
 
 /// The adapter.
 pub(super) struct Log {
@@ -29,6 +29,8 @@ pub(super) struct Log {
 const FRAME_BYTES: usize = 256 << 10;
 /// Reports in one answer; the head counts all.
 const REPORTS_MAX: usize = 1000;
+/// How long a reader may take nothing.
+const STALL: std::time::Duration = std::time::Duration::from_secs(60);
 /// Frames between the reader of the store and the connection.
 const FRAMES_AHEAD: usize = 3;
 
@@ -116,7 +118,7 @@ async fn feed(
     let mut frame = Frame::Start(start);
     let mut next_seq = reading.next_seq();
     loop {
-        if !send(frames, frame, stop).await {
+        if !send(frames, frame, stop).await? {
             return Ok(pb::ReadEnd { reason: pb::ReadEndReason::Draining.into(), next_seq: next_seq.get() });
         }
         next_seq = reading.next_seq();
@@ -153,15 +155,19 @@ async fn next(reading: &mut Reading, left: &mut Left) -> Result<Option<pb::Event
     Ok(Some(pb::EventFrame { events: batch.into_iter().map(Into::into).collect() }))
 }
 
-/// Hands a frame over, however slow the reader; `false` when it is gone, or when the server goes while it waits.
-async fn send(frames: &Frames, frame: Frame, stop: &CancellationToken) -> bool {
+/// Hands a frame over to a reader that may be slow; `false` when it is gone, or when the server goes while it waits.
+/// One that takes nothing for long is refused: it would keep its place among the reads for ever.
+async fn send(frames: &Frames, frame: Frame, stop: &CancellationToken) -> Result<bool, Error> {
     let frame = Ok(pb::ReadFromResponse { frame: Some(frame) });
     match frames.try_send(frame) {
-        Ok(()) => true,
-        Err(mpsc::error::TrySendError::Closed(_)) => false,
+        Ok(()) => Ok(true),
+        Err(mpsc::error::TrySendError::Closed(_)) => Ok(false),
         Err(mpsc::error::TrySendError::Full(frame)) => tokio::select! {
-            sent = frames.send(frame) => sent.is_ok(),
-            () = stop.cancelled() => false,
+            sent = frames.send(frame) => Ok(sent.is_ok()),
+            () = stop.cancelled() => Ok(false),
+            () = tokio::time::sleep(STALL) => {
+                Err(Error::new(Reason::ReaderBudget, "the reader took nothing for a minute; go on from where it stands"))
+            }
         },
     }
 }

@@ -70,14 +70,11 @@ impl Service {
     pub async fn append(&self, append: Append) -> Result<Appended, Error> {
         let (bytes, docs) = check_batch(&append.events, &self.inner.options.limits)?;
         self.check_writable()?;
-        let permit = self.inner.appends.take(bytes);
-        let permit =
-            permit.ok_or_else(|| Error::new(Reason::Rate, "too many appends are waiting; nothing was stored"))?;
+        let mut permit = Some(self.permit(bytes)?);
         let slot = self.inner.slots.get(&append.key).await?;
         let rewrites = append.events.iter().any(|event| original_needed(event).is_some());
         let originals = if rewrites { Box::pin(self.originals(&append, &slot)).await? } else { Rewritten::default() };
         let arriving = Arriving { events: &append.events, docs, bytes, originals };
-        let mut permit = Some(permit);
         let placed = loop {
             match self.place(&append, &arriving, (&slot, &mut permit))? {
                 Some(placed) => break placed,
@@ -90,7 +87,7 @@ impl Service {
             // From here on for this life of the name only: it may be deleted and created anew in between.
             Placed::Taken(incarnation) => {
                 let append = Append { incarnation: Some(incarnation), ..append };
-                Box::pin(self.repeated(append, &slot)).await
+                Box::pin(self.repeated(append, (&slot, permit))).await
             }
             Placed::Accepted(appended) => Ok(appended),
             Placed::Queued(waiter, appended) => {
@@ -139,7 +136,7 @@ impl Service {
     }
 
     /// Answers a batch whose first seq is taken: the same bytes are a repetition, other bytes a conflict.
-    async fn repeated(&self, append: Append, slot: &Arc<Slot>) -> Result<Appended, Error> {
+    async fn repeated(&self, append: Append, (slot, permit): (&Arc<Slot>, Option<Permit>)) -> Result<Appended, Error> {
         let differing = self.first_differing(&append, slot).await?;
         let store_id = self.inner.store_id;
         let (head, waiter) = {
@@ -157,7 +154,7 @@ impl Service {
                 };
                 return Err(live.conflict(store_id, Reason::SeqConflict, message, Some(at)));
             }
-            (live.head(store_id), self.committer.submit(slot, None, None))
+            (live.head(store_id), self.committer.submit(slot, None, permit))
         };
         if append.level == AckLevel::Accepted {
             return Ok(Appended { head, level: AckLevel::Accepted, deduplicated: true, reports: Vec::new() });

@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use self::budget::Budget;
+use self::budget::{Budget, Permit};
 use self::committer::{Committer, Unknown, Waiter};
 use self::session::{Live, State};
 use self::slots::Slots;
@@ -115,6 +115,9 @@ struct Inner {
     log_only: Arc<[String]>,
 }
 
+/// What a call that queues no events counts against the budget of appends.
+const CALL_BYTES: usize = 4096;
+
 /// Milliseconds since 1970 by this node's clock.
 fn now_ms() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
@@ -158,6 +161,7 @@ impl Service {
     ) -> Result<(Session, bool), Error> {
         header.check()?;
         self.check_writable()?;
+        let permit = Some(self.permit(CALL_BYTES)?);
         let slot = self.inner.slots.get(&key).await?;
         let (session, existed, waiter) = {
             let mut state = slot.state.lock();
@@ -169,7 +173,7 @@ impl Service {
                         let message = format!("`{key}` exists with another header or profile");
                         return Err(Error::new(Reason::SessionExists, message));
                     }
-                    (live.session(self.inner.store_id), true, self.committer.submit(&slot, None, None))
+                    (live.session(self.inner.store_id), true, self.committer.submit(&slot, None, permit))
                 }
                 State::Absent | State::Unknown => {
                     let now_ms = now_ms();
@@ -181,7 +185,7 @@ impl Service {
                     let mut live = Live::new(log, birth.clone(), now_ms);
                     live.fold = (profile != Profile::Raw).then(|| Box::new(self.new_fold()));
                     let session = live.session(self.inner.store_id);
-                    let waiter = self.committer.submit(&slot, Some(Change::Create { log, birth }), None);
+                    let waiter = self.committer.submit(&slot, Some(Change::Create { log, birth }), permit);
                     *state = State::Live(live);
                     (session, false, waiter)
                 }
@@ -217,6 +221,7 @@ impl Service {
     /// Deletes a session, durably, and gives the head it had.
     pub async fn delete(&self, key: &SessionKey, incarnation: Option<Incarnation>) -> Result<Head, Error> {
         self.check_writable()?;
+        let permit = Some(self.permit(CALL_BYTES)?);
         let slot = self.inner.slots.get(key).await?;
         let (head, waiter) = {
             let mut state = slot.state.lock();
@@ -224,7 +229,7 @@ impl Service {
             live.check_incarnation(incarnation)?;
             let head = live.head(self.inner.store_id);
             let change = Change::Delete { log: live.log, next_seq: live.next_seq, chain: live.chain };
-            let waiter = self.committer.submit(&slot, Some(change), None);
+            let waiter = self.committer.submit(&slot, Some(change), permit);
             *state = State::Absent;
             (head, waiter)
         };
@@ -234,10 +239,11 @@ impl Service {
 
     /// Waits until everything that was accepted before is durable.
     pub async fn flush(&self, key: &SessionKey) -> Result<Head, Error> {
+        let permit = Some(self.permit(CALL_BYTES)?);
         let slot = self.inner.slots.get(key).await?;
         let (head, waiter) = {
             let state = slot.state.lock();
-            (live(&state, key)?.head(self.inner.store_id), self.committer.submit(&slot, None, None))
+            (live(&state, key)?.head(self.inner.store_id), self.committer.submit(&slot, None, permit))
         };
         durable(waiter).await?;
         Ok(Head { durable_next_seq: head.next_seq, ..head })
@@ -277,13 +283,21 @@ impl Service {
         self.inner.slots.sweep();
     }
 
+    /// Leave to put so many bytes into the queue.
+    fn permit(&self, bytes: usize) -> Result<Permit, Error> {
+        let permit = self.inner.appends.take(bytes);
+        permit.ok_or_else(|| Error::new(Reason::Rate, "too many calls are waiting for the disk; nothing was stored"))
+    }
+
     fn check_writable(&self) -> Result<(), Error> {
         if self.is_draining() {
             return Err(Error::new(Reason::Draining, "the server is shutting down; nothing was stored"));
         }
         match self.health() {
             Health::Writable => Ok(()),
-            Health::Full(_) => Err(Error::new(Reason::StorageReadOnly, "the disk is full; reads go on")),
+            Health::Full(_) => {
+                Err(Error::new(Reason::StorageReadOnly, "no room for more, see the server's log; reads go on"))
+            }
             Health::Poisoned(_) => {
                 Err(Error::new(Reason::StorageReadOnly, "the store is read-only; see the server's log"))
             }
