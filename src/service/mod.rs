@@ -109,14 +109,15 @@ struct Inner {
     options: Options,
     slots: Slots,
     appends: Budget,
+    calls: Budget,
     reads: Budget,
     draining: AtomicBool,
     /// See [`Options::log_only_types`].
     log_only: Arc<[String]>,
 }
 
-/// What a call that queues no events counts against the budget of appends.
-const CALL_BYTES: usize = 4096;
+/// Calls without events (create, delete, flush) that may wait for the disk at once.
+const CALLS_MAX: usize = 10_000;
 
 /// Milliseconds since 1970 by this node's clock.
 fn now_ms() -> u64 {
@@ -132,6 +133,7 @@ impl Service {
             store_id: store.id(),
             slots: Slots::new(store.clone(), options.idle_sessions_max),
             appends: Budget::new(options.append_budget_bytes),
+            calls: Budget::new(CALLS_MAX),
             reads: Budget::new(options.reads_max),
             draining: AtomicBool::new(false),
             log_only: options.log_only_types.clone().into(),
@@ -161,7 +163,7 @@ impl Service {
     ) -> Result<(Session, bool), Error> {
         header.check()?;
         self.check_writable()?;
-        let permit = Some(self.permit(CALL_BYTES)?);
+        let permit = Some(self.place_for_a_call()?);
         let slot = self.inner.slots.get(&key).await?;
         let (session, existed, waiter) = {
             let mut state = slot.state.lock();
@@ -221,7 +223,7 @@ impl Service {
     /// Deletes a session, durably, and gives the head it had.
     pub async fn delete(&self, key: &SessionKey, incarnation: Option<Incarnation>) -> Result<Head, Error> {
         self.check_writable()?;
-        let permit = Some(self.permit(CALL_BYTES)?);
+        let permit = Some(self.place_for_a_call()?);
         let slot = self.inner.slots.get(key).await?;
         let (head, waiter) = {
             let mut state = slot.state.lock();
@@ -239,7 +241,7 @@ impl Service {
 
     /// Waits until everything that was accepted before is durable.
     pub async fn flush(&self, key: &SessionKey) -> Result<Head, Error> {
-        let permit = Some(self.permit(CALL_BYTES)?);
+        let permit = Some(self.place_for_a_call()?);
         let slot = self.inner.slots.get(key).await?;
         let (head, waiter) = {
             let state = slot.state.lock();
@@ -285,8 +287,12 @@ impl Service {
 
     /// Leave to put so many bytes into the queue.
     fn permit(&self, bytes: usize) -> Result<Permit, Error> {
-        let permit = self.inner.appends.take(bytes);
-        permit.ok_or_else(|| Error::new(Reason::Rate, "too many calls are waiting for the disk; nothing was stored"))
+        self.inner.appends.take(bytes).ok_or_else(crowded)
+    }
+
+    /// Leave to put a call without events into the queue. Counted apart, so that appends never crowd a flush out.
+    fn place_for_a_call(&self) -> Result<Permit, Error> {
+        self.inner.calls.take(1).ok_or_else(crowded)
     }
 
     fn check_writable(&self) -> Result<(), Error> {
@@ -303,6 +309,10 @@ impl Service {
             }
         }
     }
+}
+
+fn crowded() -> Error {
+    Error::new(Reason::Rate, "too many calls are waiting for the disk; nothing was stored")
 }
 
 async fn durable(waiter: Waiter) -> Result<(), Error> {
