@@ -31,7 +31,7 @@ const CRATES: [(&str, &[&str]); 8] = [
 /// Words that say nothing.
 const EMPTY_NAMES: [&str; 7] = ["util", "utils", "helper", "helpers", "common", "manager", "misc"];
 
-const LINES_MAX: usize = 700;
+const LINES_MAX: usize = 450;
 
 fn sources() -> Vec<(String, String)> {
     fn walk(dir: &Path, out: &mut Vec<PathBuf>) {
