@@ -2,7 +2,7 @@
 //!
 //! A row names turn, step, chunk kind and index once and lists the members' texts and time gaps. Tokens are copied
 //! between row and members as they are spelled, so that number spellings and escaped lone surrogates survive:
-//! `decode` of what [`pack`] wrote gives every event back byte for byte. Rows are physical; nothing outside storage
+//! `decode` of what [`pack()`] wrote gives every event back byte for byte. Rows are physical; nothing outside storage
 //! and import sees one.
 
 mod pack;

@@ -1,6 +1,6 @@
 //! Reads the session files of the reference harness: plain or compressed JSONL, format 0 (reference 7.8, 15).
 //!
-//! Two passes over the same bytes: [`scan`] judges the whole file, [`events`] then gives the events of its committed
+//! Two passes over the same bytes: [`scan()`] judges the whole file, [`events()`] then gives the events of its committed
 //! part. Both are streams; memory is a small multiple of the longest line. `data` is the line's own text, never
 //! written anew. A torn tail is told apart from damage exactly as the reference does it, and damage is always a
 //! typed error with its line. Whether the events make a valid log is not known here, and nothing is normalised.
