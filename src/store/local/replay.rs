@@ -99,16 +99,18 @@ pub(super) fn replay(
     Ok(replay.outcome)
 }
 
-/// The content of a segment from `start` on. Memory is touched for what was written only: most of the current segment
-/// and all of a spare are zeros, and so is fresh memory.
+/// The content of a segment from `start` on, without the zeros at its end: they are most of the current segment and all
+/// of a spare, and need no memory.
 fn rest(segment: &Segment, start: u64) -> Result<Vec<u8>, StoreError> {
-    const CHUNK: usize = 256 << 10;
-    let mut content = vec![0; segment.actual_bytes.saturating_sub(start) as usize];
-    for (index, part) in content.chunks_mut(CHUNK).enumerate() {
-        let chunk = segment.read(start + (index * CHUNK) as u64, part.len())?;
+    const CHUNK: u64 = 256 << 10;
+    let (mut content, mut at) = (Vec::new(), start);
+    while at < segment.actual_bytes {
+        let chunk = segment.read(at, CHUNK.min(segment.actual_bytes - at) as usize)?;
         if chunk.iter().any(|&byte| byte != 0) {
-            part.copy_from_slice(&chunk);
+            content.resize((at - start) as usize, 0);
+            content.extend_from_slice(&chunk);
         }
+        at += CHUNK;
     }
     Ok(content)
 }
@@ -170,10 +172,12 @@ impl Replay<'_> {
 
     fn segment(&mut self, segment: &Arc<Segment>, start: u64, is_last: bool) -> Result<(), StoreError> {
         let mut bytes = rest(segment, start)?;
+        let ends_in_zeros = start + (bytes.len() as u64) < segment.actual_bytes;
         if let Some(until) = self.until.filter(|until| until.segment == segment.number) {
             bytes.truncate(until.offset.saturating_sub(start) as usize);
         }
-        let mut scan = Scan { bytes: Bytes::from(bytes), base: start, at: 0, segment: segment.number, is_last };
+        let (bytes, segment_number) = (Bytes::from(bytes), segment.number);
+        let mut scan = Scan { bytes, ends_in_zeros, base: start, at: 0, segment: segment_number, is_last };
         self.outcome.cursor = Cursor { segment: segment.number, offset: start, ..self.outcome.cursor };
         while self.step(&mut scan)? {}
         self.outcome.cursor.offset = scan.base + scan.at as u64;
@@ -199,7 +203,7 @@ impl Replay<'_> {
             self.tail(scan);
             return Ok(false);
         }
-        let is_torn = header.is_some_and(|header| has_unwritten_sector(scan.extent(&header)));
+        let is_torn = header.is_some_and(|header| scan.has_unwritten_sector(&header));
         if scan.is_last && next.is_none() && is_torn {
             self.tail(scan);
             return Ok(false);
@@ -314,6 +318,8 @@ impl Replay<'_> {
 /// The rest of a segment, read from `base`.
 struct Scan {
     bytes: Bytes,
+    /// The segment goes on behind `bytes`, with nothing but zeros.
+    ends_in_zeros: bool,
     base: u64,
     at: usize,
     segment: u64,
@@ -357,6 +363,11 @@ impl Scan {
     fn body(&self, header: &GroupHeader) -> Bytes {
         let start = self.at + GROUP_HEADER_BYTES;
         self.bytes.slice(start..(start + header.body_bytes as usize).min(self.bytes.len()))
+    }
+
+    fn has_unwritten_sector(&self, header: &GroupHeader) -> bool {
+        let reaches_zeros = self.at + header.span() as usize > self.bytes.len() && self.ends_in_zeros;
+        reaches_zeros || has_unwritten_sector(self.extent(header))
     }
 
     fn extent(&self, header: &GroupHeader) -> &[u8] {
