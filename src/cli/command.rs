@@ -365,15 +365,26 @@ fn print_row(session: &pb::Session, as_json: bool) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn head_json(head: &pb::Head) -> serde_json::Value {
-    json!({
-        "next_seq": head.next_seq,
-        "durable_next_seq": head.durable_next_seq,
-        "revision": hex(&head.revision),
-        "chain": hex(&head.chain),
-        "incarnation": hex(&head.incarnation),
-        "updated_at_ms": head.updated_at_ms,
-    })
+/// A head as `--json` prints it.
+#[derive(serde::Serialize)]
+struct HeadJson {
+    next_seq: u64,
+    durable_next_seq: u64,
+    revision: String,
+    chain: String,
+    incarnation: String,
+    updated_at_ms: u64,
+}
+
+fn head_json(head: &pb::Head) -> HeadJson {
+    HeadJson {
+        next_seq: head.next_seq,
+        durable_next_seq: head.durable_next_seq,
+        revision: hex(&head.revision),
+        chain: hex(&head.chain),
+        incarnation: hex(&head.incarnation),
+        updated_at_ms: head.updated_at_ms,
+    }
 }
 
 fn print_head(head: &pb::Head, as_json: bool) -> anyhow::Result<()> {

@@ -1,4 +1,4 @@
-//! An engine in memory: the port's rules in their plainest form, for tests and for `--store memory`.
+//! An engine in memory: the port's rules in their plainest form, for tests.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
