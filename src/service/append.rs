@@ -9,7 +9,7 @@ use super::budget::Permit;
 use super::committer::Waiter;
 use super::fold::{Arriving, Rewritten};
 use super::session::Slot;
-use super::{Error, Head, Reason, Service, durable, live, live_mut, now_ms};
+use super::{Error, Head, Reason, Service, durable, live, live_as, live_mut};
 use crate::model::json::Doc;
 use crate::model::{Incarnation, Limits, NewEvent, Seq, SessionKey};
 use crate::replay::admit::{Report, reads_payload};
@@ -92,7 +92,9 @@ impl Service {
             Placed::Accepted(appended) => Ok(appended),
             Placed::Queued(waiter, appended) => {
                 durable(waiter).await?;
-                let head = Head { durable_next_seq: appended.head.next_seq, updated_ms: now_ms(), ..appended.head };
+                let settled = live_as(&slot.state.lock(), appended.head.incarnation).map(|live| live.updated_ms);
+                let updated_ms = settled.unwrap_or(appended.head.updated_ms);
+                let head = Head { durable_next_seq: appended.head.next_seq, updated_ms, ..appended.head };
                 Ok(Appended { head, ..appended })
             }
         }

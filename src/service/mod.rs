@@ -194,7 +194,10 @@ impl Service {
             }
         };
         durable(waiter).await?;
-        Ok((session, existed))
+        // The commit decided when the log last changed; what is answered now is what a look at it will show.
+        let state = slot.state.lock();
+        let settled = live_as(&state, session.birth.incarnation).map(|live| live.session(self.inner.store_id));
+        Ok((settled.unwrap_or(session), existed))
     }
 
     /// Header and head of a session.
@@ -335,6 +338,14 @@ fn live<'a>(state: &'a State, key: &SessionKey) -> Result<&'a Live, Error> {
     match state {
         State::Live(live) => Ok(live),
         State::Absent | State::Unknown => Err(absent(key)),
+    }
+}
+
+/// The log, if the name still has that life.
+fn live_as(state: &State, incarnation: Incarnation) -> Option<&Live> {
+    match state {
+        State::Live(live) if live.birth.incarnation == incarnation => Some(live),
+        _ => None,
     }
 }
 
