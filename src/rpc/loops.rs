@@ -11,7 +11,7 @@ use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::thread::JoinHandle;
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
@@ -166,12 +166,18 @@ impl Drop for Seat {
 /// A connection with its seat.
 struct Connection {
     stream: TcpStream,
+    /// Runs once the sending side is closed.
+    linger: Option<Pin<Box<tokio::time::Sleep>>>,
     _seat: Seat,
 }
 
+/// How long a closed connection is still read from. Closing a socket with unread bytes (a window update is enough)
+/// resets it, and the client loses what was on its way: the end of its stream, for one.
+const LINGER: std::time::Duration = std::time::Duration::from_secs(1);
+
 impl Connection {
     fn new(stream: std::net::TcpStream, seat: Seat) -> io::Result<Self> {
-        Ok(Self { stream: TcpStream::from_std(stream)?, _seat: seat })
+        Ok(Self { stream: TcpStream::from_std(stream)?, linger: None, _seat: seat })
     }
 }
 
@@ -199,7 +205,21 @@ impl AsyncWrite for Connection {
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(cx)
+        if self.linger.is_none() {
+            ready!(Pin::new(&mut self.stream).poll_shutdown(cx))?;
+            self.linger = Some(Box::pin(tokio::time::sleep(LINGER)));
+        }
+        loop {
+            let mut bytes = [0; 1024];
+            let mut unread = ReadBuf::new(&mut bytes);
+            match Pin::new(&mut self.stream).poll_read(cx, &mut unread) {
+                Poll::Ready(Ok(())) if !unread.filled().is_empty() => {}
+                // The client closed its side too, or is gone.
+                Poll::Ready(_) => return Poll::Ready(Ok(())),
+                Poll::Pending => break,
+            }
+        }
+        self.linger.as_mut().map_or(Poll::Ready(Ok(())), |linger| linger.as_mut().poll(cx).map(Ok))
     }
 
     fn poll_write_vectored(

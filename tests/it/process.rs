@@ -81,7 +81,7 @@ fn the_term_signal_ends_streams_keeps_what_was_acknowledged_and_exits_with_0() {
         let read = Read::of(stream).await;
         let count = read.seqs().len() as u64;
         assert_eq!(read.seqs(), (0..count).collect::<Vec<_>>());
-        let end = read.end.expect("a stream that is cut short says so");
+        let end = read.end.unwrap_or_else(|| panic!("a stream that is cut short says so: {:?}", read.refusal));
         assert_eq!((end.reason(), end.next_seq), (pb::ReadEndReason::Draining, count));
         assert!(count < 30, "the stream was still open");
         assert_eq!(server.wait().code(), Some(0), "{}", server.log());
