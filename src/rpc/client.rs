@@ -9,7 +9,7 @@ use super::pb;
 use super::pb::log_service_client::LogServiceClient;
 use super::pb::session_service_client::SessionServiceClient;
 use super::pb::view_service_client::ViewServiceClient;
-use crate::model::{Event, Header, NewEvent, Seq, SurfaceOp};
+use crate::model::{Event, Header, NewEvent, Seq};
 
 /// Largest message that is received: the largest event that a server can be configured for, with its envelope.
 const MESSAGE_BYTES_MAX: usize = 72 << 20;
@@ -59,26 +59,15 @@ pub fn new_event(event: NewEvent) -> pb::NewEvent {
 
 /// An event as it came from ReadFrom; `None` when it breaks the contract of the wire.
 pub fn event(event: pb::Event) -> Option<Event> {
-    let surface_op = match event.surface_op.map(|surface| surface.op) {
-        None => None,
-        Some(Some(pb::surface_op::Op::Append(pb::SurfaceAppend {}))) => Some(SurfaceOp::Append),
-        Some(Some(pb::surface_op::Op::Replace(replace))) => {
-            Some(SurfaceOp::Replace { start: Seq::new(replace.start)?, end: Seq::new(replace.end)? })
-        }
-        Some(None) => return None,
-    };
-    let sources = |list: pb::SourceEventSeqs| list.seqs.into_iter().map(Seq::new).collect::<Option<Vec<_>>>();
-    let source_event_seqs = match event.source_event_seqs {
-        None => None,
-        Some(list) => Some(sources(list)?),
-    };
-    let body = NewEvent {
+    let seq = Seq::new(event.seq)?;
+    // An event is a new event with a place; what is read is held to the same rules.
+    let body = pb::NewEvent {
         time_ms: event.time_ms,
-        kind: event.r#type.into(),
+        r#type: event.r#type,
         data: event.data,
         ignorable: event.ignorable,
-        surface_op,
-        source_event_seqs,
+        surface_op: event.surface_op,
+        source_event_seqs: event.source_event_seqs,
     };
-    Some(Event { seq: Seq::new(event.seq)?, body })
+    Some(Event { seq, body: convert::new_event(0, body).ok()? })
 }

@@ -15,7 +15,7 @@ fn full_header(id: &str) -> pb::Header {
     pb::Header {
         id: id.to_owned(),
         created_at_ms: Some(1_700_000_000_123),
-        cwd: Some("/work/r\u{e9}po".to_owned()),
+        cwd: Some("/srv/r\u{e9}po".to_owned()),
         parent_session: Some(String::new()),
         seed_length: Some(0),
         origin: Some(pb::Origin::Subagent.into()),

@@ -130,7 +130,6 @@ impl Segment {
 
     /// A segment on another device.
     #[cfg(test)]
-    #[allow(dead_code, reason = "used by the tests of the engine")]
     pub(super) fn on(number: u64, bytes: u64, device: Box<dyn Device>) -> Self {
         Self::with(number, bytes, bytes, device)
     }
