@@ -55,7 +55,7 @@ fn code(line: &str) -> &str {
 }
 
 fn is_test(name: &str) -> bool {
-    name.contains("/tests") || name.ends_with("contract.rs")
+    name.contains("/tests") || name.contains("/contract")
 }
 
 #[test]

@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 
 use super::Ordinal;
+use super::checkpoint::{In, Out};
 use super::vocabulary::{END_SEED, TURN_END, TURN_START};
 use crate::model::json::{self, Value};
 use crate::model::{Event, Header, NewEvent, Seq};
@@ -106,6 +107,17 @@ impl Cut {
     }
 }
 
+impl Cut {
+    fn save(self, out: &mut Out) {
+        out.number(self.seed_length.get());
+        out.flag(self.is_marked);
+    }
+
+    fn load(from: &mut In<'_>) -> Option<Self> {
+        Some(Self { seed_length: from.seq()?, is_marked: from.flag()? })
+    }
+}
+
 /// What a child's header has from its birth and not from its parent.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Birth {
@@ -179,6 +191,22 @@ impl Stem {
     /// The preset of the last `agent-preset/selected`.
     pub fn agent_preset(&self) -> Option<&str> {
         self.agent_preset.as_deref()
+    }
+
+    pub(super) fn save(&self, out: &mut Out) {
+        self.here().save(out);
+        out.option(self.open_turn, |out, turn| turn.save(out));
+        out.option(self.completed, |out, cut| cut.save(out));
+        out.flag(self.trails);
+        out.option(self.agent_preset.as_deref(), Out::text);
+    }
+
+    pub(super) fn load(from: &mut In<'_>) -> Option<Self> {
+        let Cut { seed_length: next_seq, is_marked } = Cut::load(from)?;
+        let open_turn = from.option(Ordinal::load)?;
+        let (completed, trails) = (from.option(Cut::load)?, from.flag()?);
+        let agent_preset = from.option(|from| from.text().map(str::to_owned))?;
+        Some(Self { next_seq, is_marked, open_turn, completed, trails, agent_preset })
     }
 
     fn here(&self) -> Cut {

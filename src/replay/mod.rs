@@ -25,12 +25,14 @@
 //! | [`projection`] \[5.5\] | what a display shows of a log or a window of it | no payload breaks it; the answer does not depend on when it was asked |
 //! | [`stats`] \[5.6\] | how many turns and steps, and where the time went | batch = stepwise |
 //! | [`fork`] \[9, 10\] | where a log may be forked, what the child starts with | a child derives what its parent derives at the boundary |
+//! | [`cut`] \[9, 10\] | the same, from the end of a log | equals [`fork::cut`]; costs the tail |
 //! | [`history`] \[11\] | which range of events a page is | contiguous; pages tile the log; whole messages if asked for |
 //! | [`window`] \[12\] | what a following client has, and which page it asks for next | one contiguous range; while something waits, a request is under way |
 //! | [`trace`] \[13.1, 13.2, 13.4\] | what became of an event | one status per event; chains end on the surface |
 //! | [`lineage`] \[13.3\] | which family a session has | the order of insertion does not matter |
 //! | [`filter`], [`text`] \[13.5\] | which events a reader asks for, and what they say | clauses by and, values by or |
 //! | [`mod@line`] \[1.1\] | an event as a line of text, and back | a line reads back as its event |
+//! | [`checkpoint`] | what the folds of a tail know, as bytes | reads back as it was; no input panics |
 //! | [`vocabulary`] \[1.4, 1.5\] | which types there are | known types always pass |
 //!
 //! # What folds do not share
@@ -42,7 +44,9 @@
 pub mod admit;
 pub mod assemble;
 pub mod attempts;
+pub mod checkpoint;
 pub mod chunk;
+pub mod cut;
 pub mod filter;
 pub mod fork;
 pub mod history;

@@ -6,6 +6,7 @@
 
 use std::fmt;
 
+use super::checkpoint::{In, Out};
 use crate::model::json::{Value, number_text};
 
 /// The number of a turn or a step; absent when the payload has none, or something that is not a number.
@@ -27,6 +28,14 @@ impl Ordinal {
     pub fn as_int53(self) -> Option<i64> {
         const MAX: f64 = crate::model::INT53_MAX as f64;
         self.0.filter(|number| number.fract() == 0.0 && number.abs() <= MAX).map(|number| number as i64)
+    }
+
+    pub(super) fn save(self, out: &mut Out) {
+        out.option(self.0, Out::double);
+    }
+
+    pub(super) fn load(from: &mut In<'_>) -> Option<Self> {
+        from.option(In::double).map(Self)
     }
 
     /// Whether it is a legal number: an integer from 1 (reference 1.7, 7.9).

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::Ordinal;
+use super::checkpoint::{In, Out};
 use super::vocabulary::{ASSISTANT_MESSAGE, STEP_END, STEP_START, TOOL_CALL, TOOL_RESULT, TURN_END, TURN_START};
 use crate::model::json::{self, Value};
 use crate::model::{Event, NewEvent, Seq};
@@ -146,6 +147,46 @@ impl Tail {
     /// Seq and time of the last event.
     pub fn last(&self) -> Option<(Seq, i64)> {
         self.last
+    }
+
+    pub(super) fn save(&self, out: &mut Out) {
+        out.option(self.turn, Open::save);
+        out.option(self.step, Open::save);
+        out.number(self.pending.by_age.len() as u64);
+        for call in self.pending() {
+            out.text(call.id.escaped());
+            call.step.save(out);
+            out.option(call.call_seq, |out, seq| out.number(seq.get()));
+        }
+        out.option(self.last, |out, (seq, time_ms)| {
+            out.number(seq.get());
+            out.signed(time_ms);
+        });
+    }
+
+    pub(super) fn load(from: &mut In<'_>) -> Option<Self> {
+        let (turn, step) = (from.option(Open::load)?, from.option(Open::load)?);
+        let mut pending = Pending::default();
+        for _ in 0..from.number()? {
+            let id = CallId(from.text()?.into());
+            pending.announce(id.clone(), Ordinal::load(from)?);
+            if let Some(seq) = from.option(In::seq)? {
+                pending.start(&id, seq);
+            }
+        }
+        let last = from.option(|from| Some((from.seq()?, from.signed()?)))?;
+        Some(Self { turn, step, pending, last })
+    }
+}
+
+impl Open {
+    fn save(out: &mut Out, open: Self) {
+        open.number.save(out);
+        out.number(open.since.get());
+    }
+
+    fn load(from: &mut In<'_>) -> Option<Self> {
+        Some(Self { number: Ordinal::load(from)?, since: from.seq()? })
     }
 }
 

@@ -125,6 +125,7 @@ impl Service {
         arriving.originals.check(live.log)?;
         let reports = live.hold(arriving)?;
         let run = live.admit(&append.events, arriving.bytes)?;
+        live.note_growth(arriving.bytes);
         let change = Change::Append { log: live.log, run };
         let appended =
             Appended { head: live.head(self.inner.store_id), level: append.level, deduplicated: false, reports };

@@ -226,7 +226,7 @@ impl Shared {
     fn finish(&self, group: &Group, (committed, changes): (Result<(), Unknown>, &[Change]), time_ms: u64) {
         if committed.is_ok() {
             let changing = group.entries.iter().filter(|entry| !entry.is_barrier);
-            changing.zip(changes).for_each(|(entry, change)| settle(&entry.slot, change, time_ms));
+            changing.zip(changes).for_each(|(entry, change)| settle(&*self.store, (&entry.slot, change), time_ms));
         }
         for answer in std::mem::take(&mut *self.waiting.lock()) {
             // A client that went away does not hear the answer.
@@ -265,7 +265,7 @@ impl Shared {
 }
 
 /// Moves the durable mark of a session, and its time to the one that is stored.
-fn settle(slot: &Slot, change: &Change, time_ms: u64) {
+fn settle(store: &dyn Store, (slot, change): (&Slot, &Change), time_ms: u64) {
     let (log, run) = match change {
         Change::Append { log, run } => (log, Some(run)),
         Change::Create { log, .. } => (log, None),
@@ -277,6 +277,9 @@ fn settle(slot: &Slot, change: &Change, time_ms: u64) {
         match run {
             Some(run) => live.settle(run, time_ms),
             None => live.updated_ms = time_ms,
+        }
+        if let Some(note) = live.durable_note() {
+            store.note(*log, note);
         }
     }
 }

@@ -1,19 +1,20 @@
 //! What a log leaves at its end, kept beside the session so that nobody reads the log again to know it.
 //!
-//! The checkpoint of every fold that a writer or a reader of the tail needs. It is in memory only: after a session was
-//! loaded, the first append or view that needs it reads the log once, in pieces. Then it moves with the appends
-//! (profiles dsh) or is brought up to date by the next view (raw, whose appends pay for no fold). Growth: eight bytes
-//! per surface node, one entry per unanswered call; everything else is constant.
+//! The checkpoint of every fold that a writer or a reader of the tail needs. After a session was loaded, the first append
+//! or view that needs it resumes from the session's note ([`super::note`]) and reads what came after it, in pieces. Then
+//! it moves with the appends (profiles dsh) or is brought up to date by the next view (raw, whose appends pay for no
+//! fold). Growth: eight bytes per surface node, one entry per unanswered call; everything else is constant.
 
 use std::sync::Arc;
 
 use super::append::Docs;
 use super::session::Slot;
 use super::view::Log;
-use super::{Append, Error, Reason, Service, blocking, live, live_mut};
+use super::{Append, Error, Reason, Service, blocking, live, live_mut, note};
 use crate::model::{Event, NewEvent, Profile, Seq, SessionKey};
 use crate::replay::Admission;
 use crate::replay::admit::{Arrival, Report};
+use crate::replay::checkpoint::{self, Checkpoint};
 use crate::replay::fork::Stem;
 use crate::replay::surface::{Original, Originals, original_needed};
 use crate::replay::vocabulary::{UnknownType, check_new};
@@ -57,6 +58,18 @@ impl Fold {
     /// The seq after the last event folded.
     pub(super) fn next_seq(&self) -> Seq {
         self.admission.next_seq()
+    }
+
+    /// The checkpoint as bytes, if it can be kept; see [`checkpoint::to_bytes`].
+    pub(super) fn to_bytes(&self) -> Option<Vec<u8>> {
+        checkpoint::to_bytes(&self.admission, &self.stem, self.unknown.as_ref(), &self.log_only)
+    }
+
+    /// The checkpoint that bytes hold, unless another set of log-only types would have made another one.
+    pub(super) fn from_bytes(bytes: &[u8], log_only: &Arc<[String]>) -> Option<Self> {
+        let found = checkpoint::from_bytes(bytes).filter(|found| found.suits(log_only))?;
+        let Checkpoint { admission, stem, unknown, .. } = found;
+        Some(Self { admission, stem, unknown, log_only: log_only.clone() })
     }
 
     pub(super) fn tail_state(&self) -> TailState {
@@ -127,7 +140,7 @@ impl Service {
     /// shorter than the fold of a long log must not make it begin for ever.
     pub(super) async fn fold(&self, key: &SessionKey, slot: &Arc<Slot>) -> Result<(), Error> {
         let one = slot.folding.clone().lock_owned().await;
-        let (log, fold) = {
+        let (log, fold, (end, chain)) = {
             let mut state = slot.state.lock();
             let live = live_mut(&mut state, key)?;
             let is_current = live
@@ -139,16 +152,19 @@ impl Service {
             }
             let is_trusted = live.birth.profile != Profile::Raw;
             let log = Log::new(&self.inner.store, (live.log, live.durable_next_seq), is_trusted);
-            (log, live.fold.take())
+            (log, live.fold.take(), (live.durable_next_seq, live.durable_chain))
         };
-        let mut fold = fold.unwrap_or_else(|| Box::new(self.new_fold()));
-        let (key, slot) = (key.clone(), slot.clone());
+        let fresh = self.new_fold();
+        let (key, slot, store) = (key.clone(), slot.clone(), self.inner.store.clone());
         let folded = blocking(move || {
+            let noted = || note::resume(&store, log.id(), (end, chain), &fresh.log_only);
+            let mut fold = fold.or_else(noted).unwrap_or_else(|| Box::new(fresh));
+            let began = fold.next_seq();
             log.forward(fold.next_seq(), |event| fold.apply(&event, &|seq| log.original(seq)).map(|()| true))?;
             if let Ok(live) = live_mut(&mut slot.state.lock(), &key)
                 && live.log == log.id()
             {
-                live.fold = Some(fold);
+                note::settle_fold(&*store, live, fold, (began, end, chain));
             }
             drop(one);
             Ok(())

@@ -9,6 +9,7 @@ mod budget;
 mod committer;
 mod error;
 mod fold;
+mod note;
 mod read;
 mod session;
 mod slots;
@@ -271,8 +272,12 @@ impl Service {
     pub async fn close(&self) {
         self.refuse_writes();
         self.committer.drain().await;
-        let store = self.inner.store.clone();
-        if blocking(move || store.close()).await.is_err() {
+        let inner = self.inner.clone();
+        let close = move || {
+            inner.slots.note_all();
+            inner.store.close();
+        };
+        if blocking(close).await.is_err() {
             tracing::error!("closing the store panicked");
         }
     }

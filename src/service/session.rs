@@ -7,6 +7,7 @@ use std::sync::atomic::AtomicU64;
 use parking_lot::Mutex;
 
 use super::fold::{Arriving, Fold};
+use super::note::Noted;
 use super::{Head, Session, error};
 use crate::codec::{Chain, event};
 use crate::model::{Incarnation, NewEvent, Profile, Seq};
@@ -53,6 +54,8 @@ pub(super) struct Live {
     /// What the log leaves at its end. Once a log of the profiles dsh has one, it moves with every append; that of a raw
     /// one is as old as the last view that needed it.
     pub(super) fold: Option<Box<Fold>>,
+    /// Which checkpoint of it the store has.
+    pub(super) noted: Noted,
 }
 
 impl Live {
@@ -68,6 +71,7 @@ impl Live {
             damage: None,
             pending: VecDeque::new(),
             fold: None,
+            noted: Noted::default(),
         }
     }
 

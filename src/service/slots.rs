@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use parking_lot::Mutex;
 
 use super::session::{Live, Slot, State};
-use super::{Error, blocking};
+use super::{Error, blocking, note};
 use crate::model::SessionKey;
 use crate::store::Store;
 
@@ -54,7 +54,7 @@ impl Slots {
             return slot.clone();
         }
         if slots.len() >= self.idle_max {
-            slots.retain(|_, slot| is_needed(slot));
+            slots.retain(|_, slot| is_needed(slot) || self.part_with(slot));
         }
         let slot = Arc::new(Slot { used: tick.into(), ..Slot::default() });
         slots.insert(key.clone(), slot.clone());
@@ -65,9 +65,21 @@ impl Slots {
     pub(super) fn sweep(&self) {
         let tick = self.tick.fetch_add(1, Ordering::Relaxed);
         let mut slots = self.by_name.lock();
-        slots.retain(|_, slot| is_needed(slot) || slot.used.load(Ordering::Relaxed) + IDLE_TICKS > tick);
+        let is_fresh = |slot: &Slot| slot.used.load(Ordering::Relaxed) + IDLE_TICKS > tick;
+        slots.retain(|_, slot| is_needed(slot) || is_fresh(slot) || self.part_with(slot));
         let room = slots.len() * 2;
         slots.shrink_to(room);
+    }
+
+    /// Notes what is known of all sessions, before the store closes.
+    pub(super) fn note_all(&self) {
+        self.by_name.lock().values().for_each(|slot| note::leave(&*self.store, slot));
+    }
+
+    /// Leaves a note of a slot that goes; never keeps it.
+    fn part_with(&self, slot: &Slot) -> bool {
+        note::leave(&*self.store, slot);
+        false
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 use super::memory::MemoryStore;
-use super::{Change, Found, Health, ListCursor, ListFilter, ListPage, LogId, Position, Run, Store, StoreError};
+use super::{Change, Found, Health, ListCursor, ListFilter, ListPage, LogId, Note, Position, Run, Store, StoreError};
 use crate::model::{Seq, SessionKey};
 
 /// When the engine breaks; calls to `commit` count from 1.
@@ -97,6 +97,14 @@ impl Store for FaultStore {
 
     fn list(&self, filter: &ListFilter, after: Option<ListCursor>, count: usize) -> Result<ListPage, StoreError> {
         self.live.list(filter, after, count)
+    }
+
+    fn note(&self, log: LogId, note: Note) {
+        self.live.note(log, note);
+    }
+
+    fn noted(&self, log: LogId) -> Option<Note> {
+        self.live.noted(log)
     }
 
     fn health(&self) -> Health {

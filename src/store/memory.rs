@@ -6,7 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use parking_lot::RwLock;
 
 use super::{
-    Change, Found, Health, ListCursor, ListFilter, ListPage, LogId, Position, Run, Session, Store, StoreError,
+    Change, Found, Health, ListCursor, ListFilter, ListPage, LogId, NOTE_BYTES_MAX, Note, Position, Run, Session,
+    Store, StoreError,
 };
 use crate::codec::Chain;
 use crate::model::{Seq, SessionKey};
@@ -25,6 +26,7 @@ struct State {
     names: BTreeMap<SessionKey, LogId>,
     sessions: HashMap<LogId, Session>,
     runs: HashMap<LogId, BTreeMap<Seq, Run>>,
+    notes: HashMap<LogId, Note>,
     closed: bool,
 }
 
@@ -62,6 +64,7 @@ impl State {
             Change::Delete { log, .. } => {
                 if let Some(session) = self.sessions.remove(log) {
                     self.names.remove(&session.birth.key);
+                    self.notes.remove(log);
                 }
             }
         }
@@ -106,6 +109,17 @@ impl Store for MemoryStore {
         let state = self.state.read();
         let sessions = state.sessions.values().filter(|session| filter.admits(session)).cloned();
         Ok(page(sessions.collect(), after, count))
+    }
+
+    fn note(&self, log: LogId, note: Note) {
+        let mut state = self.state.write();
+        if state.sessions.contains_key(&log) && note.bytes.len() <= NOTE_BYTES_MAX {
+            state.notes.insert(log, note);
+        }
+    }
+
+    fn noted(&self, log: LogId) -> Option<Note> {
+        self.state.read().notes.get(&log).cloned()
     }
 
     fn health(&self) -> Health {

@@ -12,6 +12,8 @@ pub mod memory;
 
 #[cfg(test)]
 mod contract;
+#[cfg(test)]
+mod contract_notes;
 
 use std::sync::Arc;
 
@@ -128,6 +130,22 @@ pub struct Found {
     /// Set when the log has events that were lost or may have been.
     pub damage: Option<Damage>,
 }
+
+/// What the floor above wants to find again of a log without reading it: opaque to the store.
+///
+/// It says what a prefix of the log adds up to, and so can be made from the log at any time.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Note {
+    /// The seq after the prefix.
+    pub next_seq: Seq,
+    /// The chain through the prefix.
+    pub chain: Chain,
+    /// At most [`NOTE_BYTES_MAX`].
+    pub bytes: Bytes,
+}
+
+/// Bytes of one note; a larger one is not kept.
+pub const NOTE_BYTES_MAX: usize = 1 << 20;
 
 /// Which sessions a page of the list may hold.
 #[derive(Clone, Debug, Default)]
@@ -254,6 +272,13 @@ pub trait Store: Send + Sync {
 
     /// A page of live sessions after `after`, newest change first.
     fn list(&self, filter: &ListFilter, after: Option<ListCursor>, count: usize) -> Result<ListPage, StoreError>;
+
+    /// Keeps a note for a log, in the place of the one before. Costs no disk: it is written behind, may be lost at any
+    /// time, and goes with the log.
+    fn note(&self, log: LogId, note: Note);
+
+    /// The last note of a log, or an older one of it, or none. The caller checks that it is about this log.
+    fn noted(&self, log: LogId) -> Option<Note>;
 
     /// Whether a commit would be taken.
     fn health(&self) -> Health;

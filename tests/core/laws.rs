@@ -4,6 +4,7 @@ use proptest::prelude::*;
 use quipu::model::{Event, Seq, json};
 use quipu::replay::assemble::Assembler;
 use quipu::replay::attempts::{Attempts, UsageTotals};
+use quipu::replay::cut::{CutAt, CutSearch};
 use quipu::replay::fork::{ForkAt, Stem, cut};
 use quipu::replay::history::{PageRequest, page, results_without_call};
 use quipu::replay::projection::Projection;
@@ -60,6 +61,22 @@ proptest! {
         let _ = (records(&log), trace(&log, seq), window(&log, seq, (3, 3)));
         prop_assert!(log.iter().filter_map(semantic_text).all(|text| !text.is_empty()));
         results_without_call(page(&log, PageRequest { messages_max: n, ..PageRequest::default() }).of(&log));
+    }
+
+    /// From the end of a log the same boundaries are found as from its start.
+    #[test]
+    fn a_cut_found_backwards_is_the_cut(log in any_log(), n in 0..70u64) {
+        let search = |at, end: usize| {
+            let mut search = CutSearch::new(at, Seq::new(end as u64).unwrap());
+            let _ = log[..end].iter().rev().all(|event| search.apply(event));
+            search.cut()
+        };
+        prop_assert_eq!(search(CutAt::End, log.len()), cut(&log, ForkAt::Head));
+        prop_assert_eq!(search(CutAt::LastTurn, log.len()), cut(&log, ForkAt::LastTurn));
+        if n < log.len() as u64 {
+            let inclusive = cut(&log, ForkAt::Inclusive(Seq::new(n).unwrap()));
+            prop_assert_eq!(search(CutAt::End, n as usize + 1), inclusive);
+        }
     }
 
     /// What a checkpoint keeps is all that a fold needs: it goes on from a copy as it would have gone on.

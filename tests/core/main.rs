@@ -3,6 +3,7 @@
 
 mod admit;
 mod assemble;
+mod checkpoint;
 mod codec;
 mod dsh;
 mod fork;

@@ -20,6 +20,7 @@ mod support;
 mod append;
 mod cli;
 mod clients;
+mod cold;
 mod durability;
 mod kill;
 mod limits;

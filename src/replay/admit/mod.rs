@@ -16,6 +16,7 @@ pub use violation::{Refusal, Report, Violation};
 
 use nesting::Nesting;
 
+use super::checkpoint::{In, Out};
 use super::request::LatestHeader;
 use super::shape;
 use super::surface::{Change, Original, Originals, Surface, SurfaceError, in_log};
@@ -182,6 +183,27 @@ impl Admission {
     /// Where the request header in force stands.
     pub fn latest_header(&self) -> LatestHeader {
         self.header
+    }
+
+    /// `None` once the surface has a fault.
+    pub(super) fn save(&self, out: &mut Out) -> Option<()> {
+        if self.fault.is_some() {
+            return None;
+        }
+        self.tail.save(out);
+        self.nesting.save(out);
+        self.surface.save(out);
+        out.option(self.header.seq(), |out, seq| out.number(seq.get()));
+        out.number(self.breaches);
+        Some(())
+    }
+
+    pub(super) fn load(from: &mut In<'_>) -> Option<Self> {
+        let (tail, nesting) = (Tail::load(from)?, Nesting::load(from)?);
+        let surface = Surface::load(from)?;
+        let header = LatestHeader::at(from.option(In::seq)?);
+        let (next, breaches) = (surface.next_seq(), from.number()?);
+        Some(Self { next, tail, nesting, surface, fault: None, header, breaches })
     }
 
     fn without_surface(&self) -> Self {

@@ -7,6 +7,7 @@
 use crate::model::json::Value;
 use crate::model::{NewEvent, SurfaceOp};
 use crate::replay::Ordinal;
+use crate::replay::checkpoint::{In, Out};
 use crate::replay::tail::{CallId, Tail, answered, tool_calls};
 use crate::replay::vocabulary::{
     ASSISTANT_CHUNK, ASSISTANT_MESSAGE, REQUEST_CONTEXT, REQUEST_HEADER, STEP_END, STEP_START, TODO_WRITE, TOOL_CALL,
@@ -134,6 +135,15 @@ pub(super) struct Nesting {
 }
 
 impl Nesting {
+    pub(super) fn save(self, out: &mut Out) {
+        self.last_turn.save(out);
+        self.last_step.save(out);
+    }
+
+    pub(super) fn load(from: &mut In<'_>) -> Option<Self> {
+        Some(Self { last_turn: Ordinal::load(from)?, last_step: Ordinal::load(from)? })
+    }
+
     pub(super) fn apply(&mut self, kind: &str, data: Option<Value<'_, '_>>) {
         match kind {
             TURN_START => *self = Self { last_turn: Ordinal::read(data, "turn"), last_step: Ordinal::ABSENT },

@@ -120,6 +120,10 @@ impl LatestHeader {
         }
     }
 
+    pub(in crate::replay) fn at(seq: Option<Seq>) -> Self {
+        Self(seq)
+    }
+
     /// The event that set the header in force; see [`RequestHeader::of_event`].
     pub fn seq(self) -> Option<Seq> {
         self.0

@@ -10,6 +10,7 @@ mod rewrite;
 
 use std::sync::Arc;
 
+use super::checkpoint::{In, Out};
 use super::line::{Draft, Marker, Sources};
 use super::vocabulary::is_surface;
 use crate::model::{Event, NewEvent, Seq, SurfaceOp};
@@ -127,6 +128,29 @@ impl Surface {
     /// The position of a current node.
     pub fn position(&self, seq: Seq) -> Option<usize> {
         self.nodes.iter().position(|&node| node == seq)
+    }
+
+    /// Nodes follow each other closely, so that their distances are small.
+    pub(super) fn save(&self, out: &mut Out) {
+        out.number(self.next.get());
+        out.number(self.generation);
+        out.number(self.nodes.len() as u64);
+        self.nodes.iter().fold(0, |before, node| {
+            let node = node.get() as i64;
+            out.signed(node - before);
+            node
+        });
+    }
+
+    pub(super) fn load(from: &mut In<'_>) -> Option<Self> {
+        let (next, generation, count) = (from.seq()?, from.number()?, from.number()?);
+        let count = usize::try_from(count).ok().filter(|count| *count <= from.left())?;
+        let (mut nodes, mut before) = (Vec::with_capacity(count), 0_i64);
+        for _ in 0..count {
+            before = before.checked_add(from.signed()?)?;
+            nodes.push(Seq::new(u64::try_from(before).ok()?).filter(|node| *node < next)?);
+        }
+        Some(Self { next, nodes, generation })
     }
 
     fn take(&mut self, entry: &Entry<'_>, originals: &Originals<'_>) -> Result<Change, SurfaceError> {

@@ -214,19 +214,24 @@ impl Log {
         }
     }
 
-    /// What is open at the end: whatever came before the last turn bracket does not matter.
-    pub(super) fn tail(&self) -> Result<Tail, Error> {
-        let mut start = Seq::ZERO;
+    /// What is open at the end: whatever came before the last turn bracket does not matter. `None` if that bracket is
+    /// not among the last `events_max` events.
+    pub(super) fn tail(&self, events_max: u64) -> Result<Option<Tail>, Error> {
+        let (mut start, mut is_found) = (self.end, false);
         self.backward(self.end, |event| {
             start = event.seq;
-            Ok(!matches!(&*event.body.kind, TURN_START | TURN_END))
+            is_found = matches!(&*event.body.kind, TURN_START | TURN_END);
+            Ok(!is_found && self.end.get() - start.get() < events_max)
         })?;
+        if !is_found && start > Seq::ZERO {
+            return Ok(None);
+        }
         let mut tail = Tail::default();
         self.forward(start, |event| {
             tail.apply(&event);
             Ok(true)
         })?;
-        Ok(tail)
+        Ok(Some(tail))
     }
 
     fn check_wanted(&self) -> Result<(), Error> {
@@ -307,7 +312,7 @@ mod tests {
             let found: Vec<_> = log.events(&wanted).unwrap().iter().map(|event| event.seq).collect();
             assert_eq!(found, wanted);
             assert_eq!(log.event(Seq::saturating(end)).unwrap(), None);
-            let open = log.tail().unwrap().open_turn().map(|turn| turn.since.get());
+            let open = log.tail(u64::MAX).unwrap().unwrap().open_turn().map(|turn| turn.since.get());
             assert_eq!(open, (end > 7).then_some(7));
         }
     }

@@ -87,7 +87,7 @@ impl Service {
     }
 }
 
-fn header(log: &Log, seq: Seq) -> Result<(Seq, RequestHeader), Error> {
+pub(super) fn header(log: &Log, seq: Seq) -> Result<(Seq, RequestHeader), Error> {
     let event = log.event(seq)?.ok_or_else(|| crate::service::error::corrupt(seq))?;
     let header = RequestHeader::of_event(&event).map_err(|error| Error::unreadable(seq, error))?;
     header.map(|header| (seq, header)).ok_or_else(|| Error::unreadable(seq, "is no request/header"))

@@ -10,6 +10,7 @@ mod history;
 mod log;
 mod messages;
 mod records;
+mod tail;
 
 use std::sync::Arc;
 
@@ -130,7 +131,7 @@ impl Service {
             // A store that takes no more writes still shows what it has.
             opened = Opened { log: opened.log.up_to(opened.durable), closers: None, folded: None, ..opened };
         }
-        self.close_turn(ask, &mut opened).await?;
+        self.close_turn(ask, &slot, &mut opened).await?;
         Ok(self.opened(opened, permit))
     }
 
@@ -191,7 +192,7 @@ impl Service {
     }
 
     /// Computes the closers, if they are asked for.
-    async fn close_turn(&self, ask: &Ask, opened: &mut Opened) -> Result<(), Error> {
+    async fn close_turn(&self, ask: &Ask, slot: &Arc<Slot>, opened: &mut Opened) -> Result<(), Error> {
         if !ask.is_balanced {
             return Ok(());
         }
@@ -199,12 +200,35 @@ impl Service {
             closers
         } else {
             let log = opened.log.clone();
-            closers_of(&blocking(move || log.tail()).await??)
+            match blocking(move || log.tail(TAIL_EVENTS)).await?? {
+                Some(tail) => closers_of(&tail),
+                None => self.close_long_turn(ask, slot, &opened.log).await?,
+            }
         };
         opened.log.close_with(closers);
         Ok(())
     }
 }
+
+impl Service {
+    /// The closers of a turn whose start is far back: the checkpoint has them.
+    async fn close_long_turn(&self, ask: &Ask, slot: &Arc<Slot>, log: &Log) -> Result<Vec<Event>, Error> {
+        self.fold(&ask.key, slot).await?;
+        {
+            let state = slot.state.lock();
+            let live = live(&state, &ask.key)?;
+            let fold = live.fold.as_ref().filter(|fold| live.log == log.id() && fold.next_seq() == log.end());
+            if let Some(fold) = fold {
+                return Ok(closers_of(fold.admission.tail()));
+            }
+        }
+        let log = log.clone();
+        Ok(closers_of(&blocking(move || log.tail(u64::MAX)).await??.unwrap_or_default()))
+    }
+}
+
+/// Events that are looked through backwards for the start of a turn before the checkpoint is asked.
+const TAIL_EVENTS: u64 = 2048;
 
 fn wanted_end(ask: &Ask, live: &Live) -> Result<Seq, Error> {
     let end = ask.before.unwrap_or(live.next_seq);

@@ -12,6 +12,7 @@
 //! | `n` namespace length, namespace, id | log |
 //! | `a` namespace length, namespace, !updated, !log | nothing: the list, newest change first |
 //! | `r` log, first seq | a block of places |
+//! | `k` log, number of the piece | a piece of its note |
 //! | `!mark` | the checkpoint: cursor, horizon, number of names, highest log |
 //!
 //! Numbers in keys are big-endian.
@@ -24,11 +25,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use bytes::{Buf, Bytes};
 
 use super::journal::Cursor;
+use super::notes;
 use super::place::{self, Place};
 use super::table::{Entry, Table};
 use crate::codec::Chain;
 use crate::model::{Namespace, Seq, SessionKey};
-use crate::store::{Birth, Damage, ListCursor, LogId, Position, Session, StoreError};
+use crate::store::{Birth, Damage, ListCursor, LogId, Note, Position, Session, StoreError};
 
 /// Largest key and value. With at most 16 entries on a page, pages stay far below the 128 KiB at which sled moves them
 /// to a file of their own.
@@ -166,6 +168,14 @@ impl Index {
         })
     }
 
+    /// The note of a log.
+    pub(super) fn note(&self, log: LogId) -> Result<Option<Note>, Broken> {
+        guarded(|| {
+            let pieces: Result<Vec<_>, _> = self.db.scan_prefix(note_prefix(log)).values().collect();
+            Ok(notes::join(pieces?))
+        })
+    }
+
     /// Walks the list of a namespace after a place in it, until `visit` says stop.
     pub(super) fn walk(
         &self,
@@ -210,6 +220,8 @@ impl Index {
             table.names.iter().try_for_each(|(key, log)| batch.name(key, *log))?;
             table.logs.values().try_for_each(|entry| batch.entry(entry))?;
             batch.apply()?;
+            table.notes.iter().try_for_each(|(log, note)| batch.note(log, note))?;
+            batch.apply()?;
             self.sync()?;
             let names = self.names.load(Ordering::Relaxed);
             let mark = Mark { cursor: table.cursor, horizon: table.horizon, log_max: table.log_max, names };
@@ -244,10 +256,29 @@ impl Batch<'_> {
             self.insert(run_key(session.log, first_seq), block)?;
         }
         if entry.deleted {
+            self.forget(session.log, 0)?;
             return self.remove(session_key(session.log));
         }
         self.insert(session_key(session.log), encode_entry(entry))?;
         self.insert(list_key(namespace, ListCursor { updated_ms: session.updated_ms, log: session.log }), Vec::new())
+    }
+
+    /// Puts a note in the place of the one before, unless its log was deleted.
+    fn note(&mut self, log: LogId, note: &Note) -> Result<(), Broken> {
+        if !self.index.db.contains_key(session_key(log))? {
+            return Ok(());
+        }
+        let pieces = notes::split(note);
+        self.forget(log, pieces.len())?;
+        let prefix = note_prefix(log);
+        let key = |number: usize| [&prefix[..], &(number as u16).to_be_bytes()].concat();
+        pieces.into_iter().enumerate().try_for_each(|(number, piece)| self.insert(key(number), piece))
+    }
+
+    /// Removes the pieces of a note from a number on.
+    fn forget(&mut self, log: LogId, from: usize) -> Result<(), Broken> {
+        let keys: Result<Vec<_>, _> = self.index.db.scan_prefix(note_prefix(log)).keys().skip(from).collect();
+        keys?.into_iter().try_for_each(|key| self.remove(key.to_vec()))
     }
 
     fn name(&mut self, key: &SessionKey, log: Option<LogId>) -> Result<(), Broken> {
@@ -304,6 +335,10 @@ fn list_key(namespace: &str, at: ListCursor) -> Vec<u8> {
 
 fn run_key(log: LogId, first_seq: Seq) -> Vec<u8> {
     [b"r", &log.0.to_be_bytes()[..], &first_seq.get().to_be_bytes()].concat()
+}
+
+fn note_prefix(log: LogId) -> Vec<u8> {
+    [b"k", &log.0.to_be_bytes()[..]].concat()
 }
 
 fn broken<T>(what: &str) -> Result<T, Broken> {

@@ -9,6 +9,7 @@
 mod dir;
 mod index;
 mod journal;
+mod notes;
 mod open;
 mod place;
 mod read;
@@ -35,7 +36,7 @@ use self::journal::{Cursor, Journal, Spares};
 use self::open::{Opened, Rest};
 use self::segment::Segment;
 use self::table::{Base, Table};
-use super::{Change, Found, Health, ListCursor, ListFilter, ListPage, LogId, Position, Run, Store, StoreError};
+use super::{Change, Found, Health, ListCursor, ListFilter, ListPage, LogId, Note, Position, Run, Store, StoreError};
 use crate::codec::frame::{SEGMENT_HEADER_BYTES, SegmentHeader};
 use crate::model::{Seq, SessionKey};
 
@@ -317,7 +318,7 @@ impl Shared {
             let mut view = self.view.write();
             let Some(index) = view.index.clone() else { return };
             // A frozen table that is still there was not written; a rebuild is on its way and replays it.
-            if view.table.logs.is_empty() || view.frozen.is_some() {
+            if (view.table.logs.is_empty() && view.table.notes.is_empty()) || view.frozen.is_some() {
                 return;
             }
             let next = view.table.successor();
@@ -375,6 +376,14 @@ impl Store for LocalStore {
 
     fn list(&self, filter: &ListFilter, after: Option<ListCursor>, count: usize) -> Result<ListPage, StoreError> {
         self.shared.watched(|| self.shared.list(filter, after, count))
+    }
+
+    fn note(&self, log: LogId, note: Note) {
+        self.shared.view.write().table.notes.insert(log, note);
+    }
+
+    fn noted(&self, log: LogId) -> Option<Note> {
+        self.shared.noted(log)
     }
 
     fn health(&self) -> Health {

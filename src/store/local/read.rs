@@ -17,7 +17,7 @@ use super::table::{Base, Entry};
 use crate::codec::frame::{RECORD_HEADER_BYTES, RecordStart};
 use crate::model::{Namespace, Seq, SessionKey};
 use crate::store::{
-    Damage, Found, ListCursor, ListFilter, ListPage, LogId, Position, Run, Session, StoreError, memory,
+    Damage, Found, ListCursor, ListFilter, ListPage, LogId, Note, Position, Run, Session, StoreError, memory,
 };
 
 /// Open segment files kept for reading.
@@ -51,6 +51,21 @@ impl Shared {
             Some(entry) if entry.session.birth.key == *key => Ok(Some(found(entry, horizon))),
             _ => Err(StoreError::Rebuilding),
         }
+    }
+
+    /// A note, unless its log was deleted. An index that cannot be read has none.
+    pub(super) fn noted(&self, log: LogId) -> Option<Note> {
+        let view = self.view.read();
+        let tables = [Some(&view.table), view.frozen.as_deref()].into_iter().flatten();
+        for table in tables {
+            if table.logs.get(&log).is_some_and(|entry| entry.deleted) {
+                return None;
+            }
+            if let Some(note) = table.notes.get(log) {
+                return Some(note.clone());
+            }
+        }
+        view.index.as_ref()?.note(log).ok()?
     }
 
     /// The places of a log from `from` on, and up to where they can be trusted.

@@ -7,6 +7,7 @@ use bytes::Bytes;
 
 use super::index::Index;
 use super::journal::Cursor;
+use super::notes::Notes;
 use super::place::Place;
 use super::replay::Sink;
 use crate::codec::Chain;
@@ -47,6 +48,8 @@ pub(super) struct Table {
     pub(super) runs: usize,
     /// The highest log id seen.
     pub(super) log_max: u64,
+    /// Notes that the index does not have yet.
+    pub(super) notes: Notes,
 }
 
 impl Table {
@@ -87,6 +90,7 @@ impl Table {
                 entry.deleted = true;
                 let key = session.birth.key.clone();
                 self.names.insert(key, None);
+                self.notes.remove(log);
             }
             Kind::Create => {}
         }

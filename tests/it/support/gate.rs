@@ -4,7 +4,9 @@ use std::sync::{Arc, Condvar, Mutex};
 
 use quipu::model::{Seq, SessionKey};
 use quipu::store::memory::MemoryStore;
-use quipu::store::{Change, Found, Health, ListCursor, ListFilter, ListPage, LogId, Position, Run, Store, StoreError};
+use quipu::store::{
+    Change, Found, Health, ListCursor, ListFilter, ListPage, LogId, Note, Position, Run, Store, StoreError,
+};
 
 pub struct GateStore {
     inner: Arc<dyn Store>,
@@ -84,6 +86,14 @@ impl Store for GateStore {
 
     fn list(&self, filter: &ListFilter, after: Option<ListCursor>, count: usize) -> Result<ListPage, StoreError> {
         self.inner.list(filter, after, count)
+    }
+
+    fn note(&self, log: LogId, note: Note) {
+        self.inner.note(log, note);
+    }
+
+    fn noted(&self, log: LogId) -> Option<Note> {
+        self.inner.noted(log)
     }
 
     fn health(&self) -> Health {

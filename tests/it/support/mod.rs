@@ -1,5 +1,6 @@
 //! What the tests share: servers, calls in one line, refusals taken apart.
 
+pub mod counting;
 pub mod gate;
 pub mod load;
 pub mod process;

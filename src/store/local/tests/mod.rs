@@ -166,3 +166,22 @@ fn the_contract_holds_when_the_process_is_killed_after_every_step() {
 fn the_contract_holds_when_the_index_is_lost_after_every_step() {
     contract::hold(&|| Box::new(Local::new(Between::LoseIndex)));
 }
+
+/// A note is a shortcut only if it is there at the next open; what the index loses is made anew by nobody below.
+#[test]
+fn a_note_survives_what_the_index_survives() {
+    for (between, survives) in [(Between::Reopen, true), (Between::Kill, true), (Between::LoseIndex, false)] {
+        let mut local = Local::new(between);
+        let mut a = contract::Writer::new(local.store(), contract::key("a"));
+        local.store().commit(&[a.create(), a.append(3, 10)], 1).unwrap();
+        let note = Note { next_seq: a.next_seq, chain: a.chain, bytes: vec![5; 30_000].into() };
+        local.store().note(a.log, note.clone());
+        local.local().checkpoint();
+        local.store().commit(&[a.append(3, 10)], 2).unwrap();
+        for _ in 0..2 {
+            local.between();
+            assert_eq!(local.store().noted(a.log), survives.then(|| note.clone()), "{between:?}");
+        }
+        a.check(local.store());
+    }
+}

@@ -1,0 +1,73 @@
+//! An engine that counts the events that are read from it: what an answer costs, whatever the machine.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use quipu::model::{Seq, SessionKey};
+use quipu::store::{
+    Change, Found, Health, ListCursor, ListFilter, ListPage, LogId, Note, Position, Run, Store, StoreError,
+};
+
+pub struct CountingStore {
+    inner: Arc<dyn Store>,
+    read: AtomicU64,
+}
+
+impl CountingStore {
+    pub fn over(inner: Arc<dyn Store>) -> Self {
+        Self { inner, read: AtomicU64::new(0) }
+    }
+
+    /// Events read since the last call.
+    pub fn take(&self) -> u64 {
+        self.read.swap(0, Ordering::Relaxed)
+    }
+}
+
+impl Store for CountingStore {
+    fn allot(&self) -> LogId {
+        self.inner.allot()
+    }
+
+    fn commit(&self, changes: &[Change], time_ms: u64) -> Result<(), StoreError> {
+        self.inner.commit(changes, time_ms)
+    }
+
+    fn find(&self, key: &SessionKey) -> Result<Option<Found>, StoreError> {
+        self.inner.find(key)
+    }
+
+    fn read(&self, log: LogId, from: Seq, bytes_max: usize) -> Result<Vec<Run>, StoreError> {
+        let runs = self.inner.read(log, from, bytes_max)?;
+        self.read.fetch_add(runs.iter().map(|run| u64::from(run.count)).sum(), Ordering::Relaxed);
+        Ok(runs)
+    }
+
+    fn list(&self, filter: &ListFilter, after: Option<ListCursor>, count: usize) -> Result<ListPage, StoreError> {
+        self.inner.list(filter, after, count)
+    }
+
+    fn note(&self, log: LogId, note: Note) {
+        self.inner.note(log, note);
+    }
+
+    fn noted(&self, log: LogId) -> Option<Note> {
+        self.inner.noted(log)
+    }
+
+    fn health(&self) -> Health {
+        self.inner.health()
+    }
+
+    fn position(&self) -> Position {
+        self.inner.position()
+    }
+
+    fn id(&self) -> [u8; 16] {
+        self.inner.id()
+    }
+
+    fn close(&self) {
+        self.inner.close();
+    }
+}
