@@ -4,23 +4,20 @@
 //! on, then frames of bounded size. A stream is fed by a task that ends with its reader or with the server.
 
 mod convert;
+mod feed;
 
-use std::pin::Pin;
-
-use tokio::sync::mpsc;
-use tokio_stream::Stream;
-use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tonic::{Request, Response, Status};
 
 use self::convert::{ask, message_frames, page_size};
+use self::feed::{Answers, Frames, feed};
 use super::convert::{key, seq};
 use super::pb;
 use super::pb::view_service_server::ViewService;
 use crate::model::Seq;
 use crate::replay::history::{PAGE_MESSAGES, PageRequest};
-use crate::service::{Error, History, Hold, Reason, Service};
+use crate::service::{Error, History, Hold, Service};
 
 /// The adapter.
 pub(super) struct Views {
@@ -35,47 +32,17 @@ pub(super) struct Views {
 
 /// Data bytes in one frame.
 const FRAME_BYTES: usize = 256 << 10;
-/// Frames between whoever makes them and the connection.
-const FRAMES_AHEAD: usize = 3;
-
-type Answers<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
-type Frames<T> = mpsc::Sender<Result<T, Status>>;
-
 impl Views {
     /// A stream of frames that are all there, and hold the right to be.
     fn answer<T: Send + 'static>(&self, frames: Vec<T>, hold: Hold) -> Response<Answers<T>> {
         let (sender, stop) = (frames.into_iter(), self.stop.clone());
-        self.feed(move |out| async move {
+        feed(&self.tasks, move |out| async move {
             for frame in sender {
-                if !send(&out, frame, &stop).await {
-                    break;
-                }
+                out.send(frame, &stop).await?;
             }
             drop(hold);
+            Ok(())
         })
-    }
-
-    fn feed<T, F>(&self, work: impl FnOnce(Frames<T>) -> F) -> Response<Answers<T>>
-    where
-        T: Send + 'static,
-        F: Future<Output = ()> + Send + 'static,
-    {
-        let (frames, stream) = mpsc::channel(FRAMES_AHEAD);
-        self.tasks.spawn(work(frames));
-        Response::new(Box::pin(ReceiverStream::new(stream)))
-    }
-}
-
-/// Hands a frame over, however slow the reader; `false` when it is gone, or when the server goes while it waits.
-async fn send<T>(frames: &Frames<T>, frame: T, stop: &CancellationToken) -> bool {
-    tokio::select! {
-        sent = frames.send(Ok(frame)) => sent.is_ok(),
-        () = stop.cancelled() => {
-            let drained = Error::new(Reason::Draining, "the server is shutting down; ask again");
-            // A full channel belongs to a reader that is too slow to hear it.
-            let _ = frames.try_send(Err(drained.into()));
-            false
-        }
     }
 }
 
@@ -162,7 +129,7 @@ impl ViewService for Views {
         };
         let history = self.service.history(&ask(request.log)?, wanted).await?;
         let stop = self.stop.clone();
-        Ok(self.feed(move |frames| read_page(history, frames, stop)))
+        Ok(feed(&self.tasks, move |frames| read_page(history, frames, stop)))
     }
 
     async fn list_event_records(
@@ -227,23 +194,18 @@ impl ViewService for Views {
 }
 
 /// Sends a page of history.
-async fn read_page(mut history: History, frames: Frames<pb::ReadHistoryResponse>, stop: CancellationToken) {
+async fn read_page(
+    mut history: History,
+    frames: Frames<pb::ReadHistoryResponse>,
+    stop: CancellationToken,
+) -> Result<(), Error> {
     use pb::read_history_response::Frame;
     let mut frame = Frame::Start(convert::history_start(&history));
     loop {
-        if !send(&frames, pb::ReadHistoryResponse { frame: Some(frame) }, &stop).await {
-            return;
-        }
-        let events = match history.next(FRAME_BYTES).await {
-            Ok(events) => events,
-            Err(error) => {
-                // A reader that went away does not hear it.
-                let _ = frames.send(Err(error.into())).await;
-                return;
-            }
-        };
+        frames.send(pb::ReadHistoryResponse { frame: Some(frame) }, &stop).await?;
+        let events = history.next(FRAME_BYTES).await?;
         if events.is_empty() {
-            return;
+            return Ok(());
         }
         frame = Frame::Events(pb::HistoryFrame { events: events.into_iter().map(Into::into).collect() });
     }
