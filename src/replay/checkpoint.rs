@@ -128,7 +128,17 @@ impl<'b> In<'b> {
         Some(taken)
     }
 
+    #[inline]
     pub(super) fn number(&mut self) -> Option<u64> {
+        // Nearly all numbers are distances of nodes, which have one byte.
+        if let [byte @ ..0x80, rest @ ..] = self.0 {
+            self.0 = rest;
+            return Some(u64::from(*byte));
+        }
+        self.long_number()
+    }
+
+    fn long_number(&mut self) -> Option<u64> {
         let mut n = 0;
         for shift in (0..64).step_by(7) {
             let byte = self.byte()?;

@@ -3,6 +3,7 @@
 
 mod admit;
 mod assemble;
+mod cases;
 mod checkpoint;
 mod codec;
 mod dsh;

@@ -77,7 +77,9 @@ pub struct PageOf<T> {
 enum Depth {
     /// None: it reads what it needs.
     Tail,
-    /// The surface.
+    /// The header in force.
+    Header,
+    /// The surface too, which is copied.
     Folded,
 }
 
@@ -116,12 +118,13 @@ impl Service {
         let permit = self.inner.reads.take(1);
         let permit = permit.ok_or_else(|| Error::new(Reason::ReaderBudget, "too many reads are running"))?;
         let slot = self.inner.slots.get(&ask.key).await?;
-        let is_folded = depth == Depth::Folded && ask.before.is_none();
+        let depth = if ask.before.is_none() { depth } else { Depth::Tail };
+        let is_folded = depth != Depth::Tail;
         if is_folded {
             self.settle(ask, &slot).await?;
             self.fold(&ask.key, &slot).await?;
         }
-        let (mut opened, waiter) = self.look(ask, &slot, is_folded)?;
+        let (mut opened, waiter) = self.look(ask, &slot, depth)?;
         if let Some(waiter) = waiter
             && let Err(error) = durable(waiter).await
         {
@@ -164,7 +167,8 @@ impl Service {
     }
 
     /// Takes what is needed from the session, all from one moment; the waiter says when it is durable.
-    fn look(&self, ask: &Ask, slot: &Arc<Slot>, is_folded: bool) -> Result<(Opened, Option<Waiter>), Error> {
+    fn look(&self, ask: &Ask, slot: &Arc<Slot>, depth: Depth) -> Result<(Opened, Option<Waiter>), Error> {
+        let is_folded = depth != Depth::Tail;
         let state = slot.state.lock();
         let live = live(&state, &ask.key)?;
         live.check_incarnation(ask.incarnation)?;
@@ -173,7 +177,7 @@ impl Service {
         let fold = fold.filter(|fold| fold.next_seq() == end);
         let closers = fold.filter(|_| ask.is_balanced).map(|fold| closers_of(fold.admission.tail()));
         let folded = fold.filter(|_| is_folded).map(|fold| Folded {
-            surface: fold.admission.surface().clone(),
+            surface: (depth == Depth::Folded).then(|| fold.admission.surface().clone()).unwrap_or_default(),
             header: fold.admission.latest_header(),
             unknown: fold.unknown.clone(),
             fault: fold.admission.surface_fault().map(|(seq, error)| (seq, error.clone())),

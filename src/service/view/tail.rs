@@ -21,7 +21,7 @@ impl Service {
 
     /// The request header in force, and the event that set it.
     pub async fn latest_header(&self, ask: &Ask) -> Result<(Basis, Option<(Seq, RequestHeader)>), Error> {
-        let mut view = self.view(ask, Depth::Folded).await?;
+        let mut view = self.view(ask, Depth::Header).await?;
         let place = view.folded.take().map(|folded| folded.check().map(|()| folded.header.seq())).transpose()?;
         let find = move |log: &super::Log| {
             let mut found = place.flatten();
