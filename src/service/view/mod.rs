@@ -177,7 +177,10 @@ impl Service {
         let fold = fold.filter(|fold| fold.next_seq() == end);
         let closers = fold.filter(|_| ask.is_balanced).map(|fold| closers_of(fold.admission.tail()));
         let folded = fold.filter(|_| is_folded).map(|fold| Folded {
-            surface: (depth == Depth::Folded).then(|| fold.admission.surface().clone()).unwrap_or_default(),
+            surface: match depth {
+                Depth::Folded => fold.admission.surface().clone(),
+                Depth::Tail | Depth::Header => Surface::default(),
+            },
             header: fold.admission.latest_header(),
             unknown: fold.unknown.clone(),
             fault: fold.admission.surface_fault().map(|(seq, error)| (seq, error.clone())),
