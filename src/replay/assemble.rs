@@ -66,7 +66,7 @@ pub struct BrokenStream {
 }
 
 impl Assembler {
-    /// Folds one chunk (the `chunk` member of an `assistant/chunk` payload).
+    /// Folds one chunk (the `chunk` member of an `assistant/chunk` payload; reference 5.1, 5.2).
     ///
     /// An unknown type or a chunk without the fields its type needs is an error and changes nothing.
     pub fn apply(&mut self, chunk: Value<'_, '_>) -> Result<(), StreamError> {
@@ -109,7 +109,7 @@ impl Assembler {
         folded.map_err(|error| BrokenStream { seq: event.seq, error })
     }
 
-    /// The blocks as JSON texts, in first-seen order, closed ones verbatim.
+    /// The blocks as JSON texts, in first-seen order, closed ones verbatim (reference 5.2).
     ///
     /// After a `max-tokens` finish tool calls are left out, since their arguments may be cut. An open block of a
     /// type that only a `block-end` can complete is an error.
@@ -119,7 +119,8 @@ impl Assembler {
         Ok(blocks?.into_iter().filter(|(dropped, _)| !dropped).map(|(_, json)| json).collect())
     }
 
-    /// What may be kept when the stream is cut here: text and reasoning with something in them. Never fails.
+    /// What may be kept when the stream is cut here: text and reasoning with something in them (reference 5.2, 5.3).
+    /// Never fails.
     pub fn interrupted_blocks(&self) -> Vec<String> {
         self.blocks.iter().filter(|block| block.has_text()).filter_map(|block| block.emit().ok()).collect()
     }
@@ -139,7 +140,7 @@ impl Assembler {
         self.finish.as_ref().map(|finish| finish.kind.as_str())
     }
 
-    /// The replay state that belongs to [`Assembler::blocks`], as JSON text.
+    /// The replay state that belongs to [`Assembler::blocks`], as JSON text (reference 5.2).
     ///
     /// Its `blocks` entries must match all blocks seen, or it is dropped whole; entries of blocks that were left out
     /// go with them, and then nothing but `response` and `blocks` remains.

@@ -175,7 +175,7 @@ impl Stem {
         }
     }
 
-    /// The cut after the last event; an error inside an open turn. Open steps do not matter.
+    /// The cut after the last event; an error inside an open turn. Open steps do not matter (reference 9).
     pub fn head(&self) -> Result<Cut, ForkError> {
         match (self.open_turn, self.here().boundary()) {
             (Some(turn), Some(boundary)) => Err(ForkError::OpenTurn { boundary, turn }),
@@ -183,7 +183,7 @@ impl Stem {
         }
     }
 
-    /// The cut after the last completed turn and the standalone events that follow it up to the next turn.
+    /// The cut after the last completed turn and the standalone events that follow it up to the next turn (reference 10).
     pub fn last_turn(&self) -> Option<Cut> {
         self.completed
     }
@@ -214,7 +214,9 @@ impl Stem {
     }
 }
 
-/// The cut that a boundary means in a log.
+/// The cut that a boundary means in a log (reference 9 for [`ForkAt::Head`] and [`ForkAt::Inclusive`], 10 for the others).
+///
+/// Law: a child that starts with the cut derives what its parent derives there.
 ///
 /// An anchor takes the first turn that ends at or after it, whatever its number; so an anchor between two turns means
 /// the later one, and an anchor on a standalone event after the last completed turn is refused like one inside an open

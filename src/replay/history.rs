@@ -144,7 +144,7 @@ impl PageScan {
     }
 }
 
-/// The page of a log that starts at seq 0.
+/// The page of a log that starts at seq 0 (reference 11).
 ///
 /// Laws: the page is contiguous and ends where the bound says; following [`Page::older`] gives every event exactly
 /// once.

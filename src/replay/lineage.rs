@@ -88,7 +88,7 @@ impl Family {
         }
     }
 
-    /// The family of one session. A cycle among its ancestors is an error; a missing parent is not.
+    /// The family of one session (reference 13.3). A cycle among its ancestors is an error; a missing parent is not.
     pub fn trace(&self, id: &str) -> Result<Lineage, LineageError> {
         let (ancestors, end) = self.ancestors(id)?;
         Ok(Lineage { ancestors, end, descendants: self.descendants(id) })

@@ -32,7 +32,7 @@ pub enum MessagesError {
     NoMessage(#[from] NoMessage),
 }
 
-/// The message of one event: a slice of its data. `None` for what produces none: log-only types, and assistant
+/// The message of one event (reference 3.2): a slice of its data. `None` for what produces none: log-only types, and assistant
 /// messages whose content is `[]`.
 ///
 /// An empty text or reasoning block is content: such a message is given as it is.

@@ -28,7 +28,9 @@ pub struct Pairing {
 }
 
 impl Pairing {
-    /// The balance over the nodes' events, in surface order.
+    /// The balance over the nodes' events, in surface order (reference 3.5).
+    ///
+    /// Law: one cut more than nodes, and the first is balanced.
     pub fn from_nodes<'e>(nodes: impl IntoIterator<Item = &'e Event>) -> Result<Self, PairingError> {
         let mut balance = Self { nodes: Vec::new(), cuts: vec![true] };
         let mut open = 0;

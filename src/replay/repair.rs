@@ -32,7 +32,10 @@ struct Verdict {
     text: &'static str,
 }
 
-/// The events that close the turn that is open at the end of `events`; none if none is open.
+/// The events that close the turn that is open at the end of `events`; none if none is open (reference 6).
+///
+/// Laws: the same events give the same closers; they only follow; closing what is closed adds nothing; what they close
+/// is balanced.
 ///
 /// Seqs go on from the last event's, whatever came before it. Only the last open turn is closed, and only calls that
 /// its open step still waits for; brackets of other kinds (compaction, retry) stay as they are.

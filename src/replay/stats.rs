@@ -11,7 +11,7 @@ use super::vocabulary::{ASSISTANT_CHUNK, ASSISTANT_MESSAGE, STEP_END, STEP_START
 use crate::model::Event;
 use crate::model::json::{self, Value};
 
-/// Figures of a log, in milliseconds where they are times.
+/// Figures of a log, in milliseconds where they are times (reference 5.6).
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Figures {
     /// Turns with an ended step.

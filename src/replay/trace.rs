@@ -142,13 +142,17 @@ pub enum TraceError {
     Surface(#[from] SurfaceFault),
 }
 
-/// The records of a whole log, in log order.
+/// The records of a whole log, in log order (reference 13.1).
+///
+/// Law: one record and one status per event.
 pub fn records(events: &[Event]) -> Result<Vec<EventRecord>, SurfaceFault> {
     let statuses = Statuses::from_events(events)?;
     Ok(events.iter().map(|event| statuses.record(event)).collect())
 }
 
-/// The trace of one event; whether it exists is asked before whether the log folds.
+/// The trace of one event; whether it exists is asked before whether the log folds (reference 13.2).
+///
+/// Law: the chain of replacements ends on the surface.
 pub fn trace(events: &[Event], seq: Seq) -> Result<EventTrace, TraceError> {
     find(events, seq)?;
     let mut tracer = Tracer::new(seq);
@@ -202,7 +206,7 @@ impl Tracer {
     }
 }
 
-/// An event with its neighbours, clipped to the log; the limits are checked first.
+/// An event with its neighbours, clipped to the log; the limits are checked first (reference 13.4).
 pub fn window(events: &[Event], seq: Seq, (before, after): (u64, u64)) -> Result<&[Event], TraceError> {
     for (side, count) in [("before", before), ("after", after)] {
         if count > CONTEXT_EVENTS_MAX {

@@ -97,7 +97,7 @@ enum Purpose {
 }
 
 impl Window {
-    /// Takes one input and says what to ask for, if anything.
+    /// Takes one input and says what to ask for, if anything (reference 12).
     pub fn apply(&mut self, input: Input) -> Option<Request> {
         match input {
             Input::Open if matches!(self.state, State::Cold | State::Failed) => Some(self.open()),

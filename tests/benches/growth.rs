@@ -2,8 +2,8 @@
 //!
 //! `cargo bench --profile bench-ci --bench growth`. For 10 k, 100 k and 1 M events: a store is filled, closed, and opened
 //! anew for every single answer. Prints the best of fifteen and what it grows by. `QUIPU_BENCH_EVENTS=10000,100000` takes other
-//! sizes. The log is one of long turns that nothing ever compacts, which is the worst for the size of the surface: six
-//! nodes in a hundred events.
+//! sizes. A turn has a hundred events, six of them messages; every forty turns the messages so far are replaced by one.
+//! `QUIPU_BENCH_COMPACT=0` never replaces any: the worst for what grows with the surface.
 #![allow(clippy::pedantic, clippy::unwrap_used, clippy::print_stdout, missing_docs, reason = "a bench")]
 
 use std::path::Path;
@@ -83,9 +83,25 @@ fn turn(number: usize, is_open: bool) -> Vec<NewEvent> {
     events
 }
 
+/// Every so many turns all messages are replaced by one, as hosts do when a context is full.
+const COMPACTED_AFTER: usize = 40;
+
 fn log(events: usize) -> impl Iterator<Item = Vec<NewEvent>> {
     let turns = events / TURN;
-    (1..=turns).map(move |number| turn(number, number == turns))
+    let compacts = std::env::var("QUIPU_BENCH_COMPACT").as_deref() != Ok("0");
+    let (mut nodes, mut next): (Vec<Seq>, u64) = (Vec::new(), 0);
+    (1..=turns).map(move |number| {
+        let mut events = turn(number, number == turns);
+        if compacts && number % COMPACTED_AFTER == 0 {
+            // In the place of the user's message, which is the third event.
+            events[2].surface_op = Some(SurfaceOp::Replace { start: nodes[0], end: nodes[nodes.len() - 1] });
+            events[2].source_event_seqs = Some(std::mem::take(&mut nodes));
+        }
+        let seqs = events.iter().zip(next..).filter(|(event, _)| event.surface_op.is_some());
+        nodes.extend(seqs.filter_map(|(_, seq)| Seq::new(seq)));
+        next += events.len() as u64;
+        events
+    })
 }
 
 fn ask() -> Ask {

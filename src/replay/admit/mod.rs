@@ -3,7 +3,8 @@
 //! Three profiles. `raw` holds a batch to contiguity and JSON. `dsh` refuses whatever would make a later read refuse the
 //! log, which includes a read that had to close it first: message and header shapes, turn brackets, retired
 //! vocabulary, surface and source rules; it reports what breaks the nesting of turns, steps and calls, because a host
-//! whose event is refused has lost it. `dsh-strict` refuses those too. Unknown types pass under all three.
+//! whose event is refused has lost it. `dsh-strict` refuses those too. Unknown types pass under all three (design,
+//! section 4; the rules are those of the reference, 1.7, 2.3 to 2.5 and 7.9).
 //!
 //! A batch is taken whole or not at all: a refusal names seq, field and rule, and changes nothing. Envelope limits and
 //! sizes are the event's own check; ownership, deduplication and the clock are not known here.
@@ -72,7 +73,7 @@ struct Journal {
 }
 
 impl Admission {
-    /// Decides over a batch that is to follow, and takes it unless it is refused.
+    /// Decides over a batch that is to follow, and takes it unless it is refused (reference 2.2, design 4).
     ///
     /// `originals` looks up the events that the batch rewrites ([`super::surface::original_needed`]); events of the
     /// batch itself are found here. Gives the breaches that the profile lets pass; `raw` looks for none.

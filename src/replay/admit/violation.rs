@@ -1,6 +1,6 @@
 //! What the door says: refusals and reports, by rule and field.
 //!
-//! The names of rules and fields are part of the wire's contract and stay; the texts are for people.
+//! The sections of the reference stand at the rules. The names of rules and fields are part of the wire's contract and stay; the texts are for people.
 
 use super::nesting::Breach;
 use crate::model::Seq;

@@ -47,7 +47,8 @@ pub enum RequestError {
     },
 }
 
-/// The request that the events before `boundary` add up to; `events` is a log from seq 0, or a prefix that reaches there.
+/// The request that the events before `boundary` add up to (reference 4.2); `events` is a log from seq 0, or a prefix
+/// that reaches there. Law: later events do not matter.
 ///
 /// Any boundary will do, also one where nothing was dispatched: an attempt that yielded no chunk leaves no mark of its
 /// own, and is asked for by the seq after its header or step event.
@@ -97,7 +98,7 @@ fn is_finish(event: &Event) -> bool {
     chunk.and_then(|chunk| chunk.get("type")).and_then(Value::as_text).is_some_and(|kind| kind.is("finish"))
 }
 
-/// The dispatch boundaries of a log, in order.
+/// The dispatch boundaries of a log, in order (reference 4.2); a loop over [`Dispatches`].
 pub fn dispatches<'e>(events: impl IntoIterator<Item = &'e Event>) -> Vec<Seq> {
     let mut fold = Dispatches::default();
     events.into_iter().filter_map(|event| fold.apply(event)).collect()
