@@ -1,8 +1,7 @@
 //! What a committed change says: the payload of a journal record.
 //!
 //! One record is one change, and a change that touches several keys is one record, so that it is atomic by
-//! construction. Kinds 1 to 3 exist; ownership, repair, fork, detach and purge will get kinds of their own, which
-//! this version refuses by number.
+//! construction. Numbers that are not in [`Kind`] are those of a later version, which this one refuses by number.
 
 use std::collections::BTreeMap;
 
@@ -20,6 +19,12 @@ pub enum Kind {
     Append,
     /// A session is deleted.
     Delete,
+    /// A session begins as a fork of another.
+    Fork,
+    /// A copy of shared events, or (without events) the end of such copying: the log stands alone.
+    Detach,
+    /// A deleted log gives up its events from some seq on.
+    Purge,
 }
 
 impl Kind {
@@ -29,6 +34,9 @@ impl Kind {
             Self::Create => 1,
             Self::Append => 2,
             Self::Delete => 3,
+            Self::Fork => 6,
+            Self::Detach => 7,
+            Self::Purge => 8,
         }
     }
 
@@ -38,6 +46,9 @@ impl Kind {
             1 => Some(Self::Create),
             2 => Some(Self::Append),
             3 => Some(Self::Delete),
+            6 => Some(Self::Fork),
+            7 => Some(Self::Detach),
+            8 => Some(Self::Purge),
             _ => None,
         }
     }
@@ -93,24 +104,32 @@ impl Birth {
     pub fn encode_twice(&self, out: &mut Vec<u8>) {
         let mut birth = Vec::with_capacity(256);
         self.encode(&mut birth);
-        for _ in 0..2 {
-            put_block(&birth, out);
-            out.extend_from_slice(&crc32c::crc32c(&birth).to_le_bytes());
-        }
+        seal_twice(&birth, out);
     }
 
     /// Reads the payload of a `Create` record from whichever half is sound.
     pub fn decode_either(payload: &Bytes) -> Result<Self, Malformed> {
-        // The length of the first half may be what is damaged; the halves are alike.
-        let (first, second) = (payload.clone(), payload.slice(payload.len() / 2..));
-        decode_sealed(first).or_else(|_| decode_sealed(second))
+        Self::decode(&mut open_either(payload, "session")?)
     }
 }
 
-fn decode_sealed(mut bytes: Bytes) -> Result<Birth, Malformed> {
-    let mut reader = Reader::new(&mut bytes, "session");
-    let mut birth = reader.block()?;
-    if reader.u32()? == crc32c::crc32c(&birth) { Birth::decode(&mut birth) } else { reader.fail() }
+/// Appends content twice, each time as length, bytes and CRC-32C.
+pub(super) fn seal_twice(content: &[u8], out: &mut Vec<u8>) {
+    for _ in 0..2 {
+        put_block(content, out);
+        out.extend_from_slice(&crc32c::crc32c(content).to_le_bytes());
+    }
+}
+
+/// The content of whichever half is sound.
+pub(super) fn open_either(payload: &Bytes, what: &'static str) -> Result<Bytes, Malformed> {
+    let open = |mut bytes: Bytes| {
+        let mut reader = Reader::new(&mut bytes, what);
+        let content = reader.block()?;
+        if reader.u32()? == crc32c::crc32c(&content) { Ok(content) } else { reader.fail() }
+    };
+    // The length of the first half may be what is damaged; the halves are alike.
+    open(payload.clone()).or_else(|_| open(payload.slice(payload.len() / 2..)))
 }
 
 fn put_text(text: &str, out: &mut Vec<u8>) {

@@ -6,6 +6,8 @@ use tonic::transport::{Channel, Endpoint};
 
 use super::convert;
 use super::pb;
+use super::pb::admin_service_client::AdminServiceClient;
+use super::pb::fork_service_client::ForkServiceClient;
 use super::pb::log_service_client::LogServiceClient;
 use super::pb::session_service_client::SessionServiceClient;
 use super::pb::view_service_client::ViewServiceClient;
@@ -23,6 +25,10 @@ pub struct Client {
     pub log: LogServiceClient<Channel>,
     /// What logs mean.
     pub views: ViewServiceClient<Channel>,
+    /// Forks.
+    pub forks: ForkServiceClient<Channel>,
+    /// Space.
+    pub admin: AdminServiceClient<Channel>,
 }
 
 impl Client {
@@ -42,6 +48,8 @@ impl Client {
         Self {
             sessions: SessionServiceClient::new(channel.clone()).max_decoding_message_size(MESSAGE_BYTES_MAX),
             log: LogServiceClient::new(channel.clone()).max_decoding_message_size(MESSAGE_BYTES_MAX),
+            forks: ForkServiceClient::new(channel.clone()).max_decoding_message_size(MESSAGE_BYTES_MAX),
+            admin: AdminServiceClient::new(channel.clone()).max_decoding_message_size(MESSAGE_BYTES_MAX),
             views: ViewServiceClient::new(channel).max_decoding_message_size(MESSAGE_BYTES_MAX),
         }
     }

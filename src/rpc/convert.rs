@@ -1,5 +1,6 @@
 //! Between wire and values. In: checked, the refusal names the field. Out: cannot fail.
 
+use crate::codec::summary::Turns;
 use crate::model::header::FORMAT_VERSION;
 use crate::model::{Event, Header, Incarnation, NewEvent, Origin, Profile, Seq, SessionKey, SurfaceOp};
 use crate::replay::admit::Report;
@@ -182,6 +183,12 @@ impl From<Session> for pb::Session {
             namespace: birth.key.namespace.as_str().to_owned(),
             header: Some(pb_header(birth.key.id.as_str(), birth.header.clone())),
             profile: profile.into(),
+            title: session.summary.title.map(|title| title.text),
+            bytes: session.summary.bytes,
+            events: session.head.next_seq.get(),
+            shared_events: session.shared_until.get(),
+            forks: session.forks,
+            turn_open: session.summary.turns == Turns::Open,
             head: Some(session.head.into()),
         }
     }

@@ -8,8 +8,10 @@ pub mod client;
 pub mod loops;
 pub mod server;
 
+mod admin;
 mod codec;
 mod convert;
+mod forks;
 mod log;
 mod sessions;
 mod status;

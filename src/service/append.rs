@@ -139,6 +139,7 @@ impl Service {
 
     /// Answers a batch whose first seq is taken: the same bytes are a repetition, other bytes a conflict.
     async fn repeated(&self, append: Append, (slot, permit): (&Arc<Slot>, Option<Permit>)) -> Result<Appended, Error> {
+        self.born(&append.key, slot).await?;
         let differing = self.first_differing(&append, slot).await?;
         let store_id = self.inner.store_id;
         let (head, waiter) = {

@@ -22,7 +22,7 @@ use tokio_util::task::TaskTracker;
 use super::budget::Permit;
 use super::session::{Slot, State};
 use crate::model::limit::HEADER_BYTES_MAX;
-use crate::store::{Change, Store};
+use crate::store::{Change, Extent, Store};
 
 /// Bytes and changes of one group.
 const GROUP_BYTES_MAX: usize = 4 << 20;
@@ -200,9 +200,10 @@ impl Shared {
         let (mut bytes, mut count) = (0, 0);
         for entry in queue.entries.iter().take(GROUP_CHANGES_MAX) {
             let more = match &entry.change {
-                Some(Change::Append { run, .. }) => run.events.len(),
+                Some(Change::Append { run, .. } | Change::Detach { copy: Some(run), .. }) => run.events.len(),
                 Some(Change::Create { .. }) => HEADER_BYTES_MAX,
-                Some(Change::Delete { .. }) | None => 0,
+                Some(Change::Fork { graft, .. }) => 2 * (HEADER_BYTES_MAX + graft.extents.len() * Extent::BYTES),
+                Some(Change::Delete { .. } | Change::Detach { copy: None, .. } | Change::Purge { .. }) | None => 0,
             };
             if count > 0 && bytes + more > GROUP_BYTES_MAX {
                 break;
@@ -266,17 +267,14 @@ impl Shared {
 
 /// Moves the durable mark of a session, and its time to the one that is stored.
 fn settle(slot: &Slot, change: &Change, time_ms: u64) {
-    let (log, run) = match change {
-        Change::Append { log, run } => (log, Some(run)),
-        Change::Create { log, .. } => (log, None),
-        Change::Delete { .. } => return,
-    };
+    let (Change::Append { log, .. } | Change::Create { log, .. } | Change::Fork { log, .. }) = change else { return };
     if let State::Live(live) = &mut *slot.state.lock()
         && live.log == *log
     {
-        match run {
-            Some(run) => live.settle(run, time_ms),
-            None => live.updated_ms = time_ms,
+        match change {
+            Change::Append { run, .. } => live.settle(run, time_ms),
+            Change::Fork { graft, .. } => live.settle_birth(graft, time_ms),
+            _ => live.updated_ms = time_ms,
         }
     }
 }

@@ -127,6 +127,7 @@ impl Service {
     /// shorter than the fold of a long log must not make it begin for ever.
     pub(super) async fn fold(&self, key: &SessionKey, slot: &Arc<Slot>) -> Result<(), Error> {
         let one = slot.folding.clone().lock_owned().await;
+        self.born(key, slot).await?;
         let (log, fold) = {
             let mut state = slot.state.lock();
             let live = live_mut(&mut state, key)?;
@@ -162,6 +163,7 @@ impl Service {
         let mut needed: Vec<_> = needed.collect();
         needed.sort_unstable();
         needed.dedup();
+        self.born(&append.key, slot).await?;
         let (log, next_seq, pending): (_, _, Vec<Run>) = {
             let state = slot.state.lock();
             let live = live(&state, &append.key)?;

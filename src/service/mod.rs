@@ -5,11 +5,16 @@
 //! What is absent: nothing here knows gRPC, files, or sled.
 
 mod append;
+mod boundary;
 mod budget;
 mod committer;
+mod detach;
 mod error;
 mod fold;
+mod fork;
+mod purge;
 mod read;
+mod retention;
 mod session;
 mod slots;
 mod view;
@@ -22,14 +27,18 @@ use self::budget::{Budget, Permit};
 use self::committer::{Committer, Unknown, Waiter};
 use self::session::{Live, State};
 use self::slots::Slots;
-use crate::codec::Chain;
+use crate::codec::{Chain, Summary};
 use crate::model::{Header, Incarnation, Limits, Profile, Seq, SessionKey};
-use crate::store::{Birth, Change, Health, ListCursor, ListFilter, Store};
+use crate::store::{Birth, Change, Health, ListCursor, ListFilter, Store, StoreError};
 
 pub use self::append::{AckLevel, Append, Appended};
+pub use self::detach::{Copied, Detaching};
 pub use self::error::{Error, Fact, Reason};
 pub use self::fold::TailState;
+pub use self::fork::{Fork, Forked, Preset};
+pub use self::purge::{Purged, Purging, Usage};
 pub use self::read::{Batch, Reading};
+pub use self::retention::{Aged, Kept, Retaining, Retention};
 pub use self::view::{
     Ask, Assembled, Basis, Conversation, Family, History, Hold, PageOf, Reconstructed, RecordQuery, Relative,
     Statistics,
@@ -61,6 +70,12 @@ pub struct Session {
     pub birth: Arc<Birth>,
     /// Where the log stands.
     pub head: Head,
+    /// What a list shows of it.
+    pub summary: Summary,
+    /// Events below are shared with other logs by reference.
+    pub shared_until: Seq,
+    /// How many live sessions share events of it; `None` where nobody asked.
+    pub forks: Option<u64>,
 }
 
 /// How the service behaves.
@@ -80,6 +95,8 @@ pub struct Options {
     pub idle_sessions_max: usize,
     /// Unknown event types that contribute nothing to any view.
     pub log_only_types: Vec<String>,
+    /// How long the sessions of a namespace are kept.
+    pub retention: Vec<Retention>,
 }
 
 impl Default for Options {
@@ -92,6 +109,7 @@ impl Default for Options {
             commit_timeout: Duration::from_secs(30),
             idle_sessions_max: 10_000,
             log_only_types: Vec::new(),
+            retention: Vec::new(),
         }
     }
 }
@@ -112,6 +130,8 @@ struct Inner {
     calls: Budget,
     reads: Budget,
     draining: AtomicBool,
+    /// Held by whoever purges.
+    purging: Arc<tokio::sync::Mutex<()>>,
     /// See [`Options::log_only_types`].
     log_only: Arc<[String]>,
 }
@@ -136,6 +156,7 @@ impl Service {
             calls: Budget::new(CALLS_MAX),
             reads: Budget::new(options.reads_max),
             draining: AtomicBool::new(false),
+            purging: Arc::default(),
             log_only: options.log_only_types.clone().into(),
             store,
             options,
@@ -203,8 +224,14 @@ impl Service {
     /// Header and head of a session.
     pub async fn get(&self, key: &SessionKey) -> Result<Session, Error> {
         let slot = self.inner.slots.get(key).await?;
-        let state = slot.state.lock();
-        Ok(live(&state, key)?.session(self.inner.store_id))
+        let (session, log) = {
+            let state = slot.state.lock();
+            let live = live(&state, key)?;
+            (live.session(self.inner.store_id), live.log)
+        };
+        let store = self.inner.store.clone();
+        let forks = blocking(move || store.forks(log)).await??;
+        Ok(Session { forks: Some(forks), ..session })
     }
 
     /// A page of sessions, with durable heads, and where the next one starts.
@@ -215,12 +242,18 @@ impl Service {
         count: usize,
     ) -> Result<(Vec<Session>, Option<ListCursor>), Error> {
         let store = self.inner.store.clone();
-        let page = blocking(move || store.list(&filter, after, count)).await??;
-        let session = |session: crate::store::Session| {
-            let found = crate::store::Found { session, damage: None };
-            Live::from(found).session(self.inner.store_id)
-        };
-        Ok((page.sessions.into_iter().map(session).collect(), page.next))
+        let store_id = self.inner.store_id;
+        let page = blocking(move || {
+            let page = store.list(&filter, after, count)?;
+            let session = |session: crate::store::Session| {
+                let forks = Some(store.forks(session.log)?);
+                let found = crate::store::Found { session, damage: None };
+                Ok(Session { forks, ..Live::from(found).session(store_id) })
+            };
+            let sessions = page.sessions.into_iter().map(session).collect::<Result<_, StoreError>>()?;
+            Ok::<_, StoreError>((sessions, page.next))
+        });
+        Ok(page.await??)
     }
 
     /// Deletes a session, durably, and gives the head it had.

@@ -174,7 +174,7 @@ fn load(store: &dyn Store, log: LogId, (from, end): (Seq, Seq), bytes_max: usize
 }
 
 /// The chain before an event. Records hold the chain after their last event; in between it is computed.
-fn chain_before(store: &dyn Store, log: LogId, seq: Seq) -> Result<Chain, Error> {
+pub(super) fn chain_before(store: &dyn Store, log: LogId, seq: Seq) -> Result<Chain, Error> {
     let Some(last) = seq.get().checked_sub(1).and_then(Seq::new) else { return Ok(Chain::START) };
     let run = store.read(log, last, 1)?.into_iter().next().ok_or_else(|| error::corrupt(last))?;
     if run.next_seq() == seq {

@@ -8,10 +8,10 @@ use parking_lot::Mutex;
 
 use super::fold::{Arriving, Fold};
 use super::{Head, Session, error};
-use crate::codec::{Chain, event};
+use crate::codec::{Chain, Summary, event};
 use crate::model::{Incarnation, NewEvent, Profile, Seq};
 use crate::replay::admit::Report;
-use crate::store::{Birth, Damage, Found, LogId, Run};
+use crate::store::{Birth, Damage, Found, Graft, LogId, Run};
 
 use super::error::{Error, Fact, Reason};
 
@@ -24,6 +24,8 @@ pub(super) struct Slot {
     pub(super) used: AtomicU64,
     /// Held by whoever folds the log.
     pub(super) folding: Arc<tokio::sync::Mutex<()>>,
+    /// Held by whoever copies what the log shares.
+    pub(super) detaching: Arc<tokio::sync::Mutex<()>>,
 }
 
 #[derive(Debug, Default)]
@@ -53,6 +55,14 @@ pub(super) struct Live {
     /// What the log leaves at its end. Once a log of the profiles dsh has one, it moves with every append; that of a raw
     /// one is as old as the last view that needed it.
     pub(super) fold: Option<Box<Fold>>,
+    /// What a list shows of the accepted log.
+    pub(super) summary: Box<Summary>,
+    /// Events below are shared with other logs.
+    pub(super) shared_until: Seq,
+    /// Which request made it, if it is a fork.
+    pub(super) request: [u8; 16],
+    /// It is a fork that is not durable yet: nothing of it can be read.
+    pub(super) is_unborn: bool,
 }
 
 impl Live {
@@ -68,7 +78,32 @@ impl Live {
             damage: None,
             pending: VecDeque::new(),
             fold: None,
+            summary: Box::default(),
+            shared_until: Seq::ZERO,
+            request: [0; 16],
+            is_unborn: false,
         }
+    }
+
+    /// A fork on its way to the disk.
+    pub(super) fn grafted(log: LogId, graft: &Graft, updated_ms: u64) -> Self {
+        let (next_seq, chain) = graft.end();
+        Self {
+            next_seq,
+            chain,
+            summary: Box::new(graft.summary.clone()),
+            shared_until: graft.seed_length(),
+            request: graft.request,
+            is_unborn: true,
+            ..Self::new(log, Arc::new(graft.birth.clone()), updated_ms)
+        }
+    }
+
+    /// The fork became durable.
+    pub(super) fn settle_birth(&mut self, graft: &Graft, time_ms: u64) {
+        (self.durable_next_seq, self.durable_chain) = graft.end();
+        self.updated_ms = time_ms;
+        self.is_unborn = false;
     }
 
     /// Holds a batch that is next to the rules of its profile; a refusal changes nothing. Gives what it breaks although
@@ -102,6 +137,7 @@ impl Live {
         }
         let count = events.len() as u32;
         let run = Run { first_seq, count, link: self.chain.link(), chain, events: encoded.into() };
+        self.summary.add(&Summary::of(&run.events));
         (self.next_seq, self.chain) = (next_seq, chain);
         self.pending.push_back(run.clone());
         Ok(run)
@@ -132,7 +168,13 @@ impl Live {
     }
 
     pub(super) fn session(&self, store: [u8; 16]) -> Session {
-        Session { birth: self.birth.clone(), head: self.head(store) }
+        Session {
+            birth: self.birth.clone(),
+            head: self.head(store),
+            summary: (*self.summary).clone(),
+            shared_until: self.shared_until,
+            forks: None,
+        }
     }
 
     /// Refuses a caller who means another life of the name.
@@ -166,6 +208,9 @@ impl From<Found> for Live {
             durable_next_seq: session.next_seq,
             durable_chain: session.chain,
             damage: found.damage,
+            summary: Box::new(session.summary),
+            shared_until: session.shared_until,
+            request: session.request,
             ..Self::new(session.log, session.birth, session.updated_ms)
         }
     }

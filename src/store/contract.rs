@@ -37,7 +37,7 @@ pub(super) fn hold(make: &dyn Fn() -> Box<dyn Harness>) {
         ("large events come back", large_events_come_back),
         ("a closed engine refuses and is read", a_closed_engine_refuses_and_is_read),
     ];
-    for (name, test) in tests {
+    for (name, test) in tests.into_iter().chain(sharing::TESTS) {
         println!("{name}");
         test(&mut *make());
     }
@@ -339,6 +339,9 @@ fn a_closed_engine_refuses_and_is_read(h: &mut dyn Harness) {
     a.check(h.store());
     h.store().close();
 }
+
+#[path = "contract_sharing.rs"]
+mod sharing;
 
 mod engines {
     use super::*;

@@ -17,10 +17,12 @@
 
 mod support;
 
+mod admin;
 mod append;
 mod cli;
 mod clients;
 mod durability;
+mod forks;
 mod kill;
 mod limits;
 mod power;

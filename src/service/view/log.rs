@@ -113,7 +113,7 @@ impl Log {
     }
 
     /// The events before `before`, newest first, until `each` wants no more.
-    pub(super) fn backward(
+    pub(in crate::service) fn backward(
         &self,
         before: Seq,
         mut each: impl FnMut(&Event) -> Result<bool, Error>,

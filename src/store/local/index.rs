@@ -12,9 +12,9 @@
 //! | `n` namespace length, namespace, id | log |
 //! | `a` namespace length, namespace, !updated, !log | nothing: the list, newest change first |
 //! | `r` log, first seq | a block of places |
-//! | `!mark` | the checkpoint: cursor, horizon, number of names, highest log |
+//! | `!mark` | the checkpoint: cursor, horizon, number of names and of shares, highest log, format |
 //!
-//! Numbers in keys are big-endian.
+//! Numbers in keys are big-endian. `shares` has the rest: forks and deleted logs.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
@@ -25,8 +25,9 @@ use bytes::{Buf, Bytes};
 
 use super::journal::Cursor;
 use super::place::{self, Place};
+use super::shares::deleted_key;
 use super::table::{Entry, Table};
-use crate::codec::Chain;
+use crate::codec::{Chain, Summary};
 use crate::model::{Namespace, Seq, SessionKey};
 use crate::store::{Birth, Damage, ListCursor, LogId, Position, Session, StoreError};
 
@@ -43,6 +44,11 @@ const BATCH_ENTRIES_MAX: usize = 1000;
 pub(super) struct Broken(String);
 
 impl Broken {
+    /// For the reason of another error.
+    pub(super) fn of(reason: &impl std::fmt::Display) -> Self {
+        Self(reason.to_string())
+    }
+
     /// Whether it failed for want of space.
     pub(super) fn is_disk_full(&self) -> bool {
         self.0.contains("No space left")
@@ -69,13 +75,19 @@ pub(super) struct Mark {
     pub(super) horizon: Position,
     pub(super) log_max: u64,
     names: u64,
+    shares: u64,
 }
+
+/// The form of the entries; another one is built anew.
+const FORMAT: u64 = 2;
 
 /// An open index.
 pub(super) struct Index {
-    db: sled::Db,
+    pub(super) db: sled::Db,
     file: std::fs::File,
     names: AtomicU64,
+    /// Rows that say who shares what.
+    pub(super) shares: AtomicU64,
     store: u64,
 }
 
@@ -104,8 +116,17 @@ impl Index {
             if names < mark.names || listed < mark.names {
                 return Err(Broken(format!("{names} names and {listed} list entries of {}", mark.names)));
             }
-            Ok((Self { db, file, names: names.into(), store }, mark))
+            let shares = db.scan_prefix(b"f").count() as u64;
+            if shares < mark.shares {
+                return Err(Broken(format!("{shares} shares of {}", mark.shares)));
+            }
+            Ok((Self { db, file, names: names.into(), shares: shares.into(), store }, mark))
         })
+    }
+
+    /// Works on the entries; a panic is a failure.
+    pub(super) fn guarded<T>(&self, work: impl FnOnce(&sled::Db) -> Result<T, Broken>) -> Result<T, Broken> {
+        guarded(|| work(&self.db))
     }
 
     /// The log that has a name.
@@ -117,7 +138,7 @@ impl Index {
     pub(super) fn position_max(&self) -> Result<u64, Broken> {
         guarded(|| {
             let mut max = 0;
-            for item in self.db.scan_prefix(b"s") {
+            for item in self.db.scan_prefix(b"s").chain(self.db.scan_prefix(b"d")) {
                 let (key, bytes) = item?;
                 let log = decode_log(key.get(1..).unwrap_or_default())?;
                 max = max.max(decode_entry(log, &bytes)?.session.position.0);
@@ -132,15 +153,17 @@ impl Index {
     }
 
     fn load(&self, log: LogId) -> Result<Option<Entry>, Broken> {
-        let Some(bytes) = self.db.get(session_key(log))? else { return Ok(None) };
-        let entry = decode_entry(log, &bytes)?;
+        let (live, deleted) = (self.db.get(session_key(log))?, self.db.get(deleted_key(log))?);
+        let is_deleted = live.is_none();
+        let Some(bytes) = live.or(deleted) else { return Ok(None) };
+        let entry = Entry { deleted: is_deleted, ..decode_entry(log, &bytes)? };
         let newest = self.db.range(run_key(log, Seq::ZERO)..run_key(LogId(log.0 + 1), Seq::ZERO)).next_back();
         let end = match newest.transpose()? {
             None => Seq::ZERO,
             Some((key, block)) => last_place(&key, &block)?.next_seq(),
         };
         // A session that lags behind its runs, or is ahead of them, is a page that went back in time.
-        if end == entry.session.next_seq {
+        if end.max(entry.session.shared_until) == entry.session.next_seq {
             Ok(Some(entry))
         } else {
             Err(Broken(format!("head and runs of {log:?} differ")))
@@ -208,11 +231,13 @@ impl Index {
             // Names first: what a crash leaves of this is completed by the replay, which learns names from creations and
             // deletions that the sessions do not have yet.
             table.names.iter().try_for_each(|(key, log)| batch.name(key, *log))?;
+            batch.forks(table)?;
             table.logs.values().try_for_each(|entry| batch.entry(entry))?;
             batch.apply()?;
             self.sync()?;
             let names = self.names.load(Ordering::Relaxed);
-            let mark = Mark { cursor: table.cursor, horizon: table.horizon, log_max: table.log_max, names };
+            let shares = self.shares.load(Ordering::Relaxed);
+            let mark = Mark { cursor: table.cursor, horizon: table.horizon, log_max: table.log_max, names, shares };
             self.db.insert(b"!mark", encode_mark(&mark, self.store))?;
             self.sync()
         })
@@ -224,8 +249,8 @@ impl Index {
     }
 }
 
-struct Batch<'a> {
-    index: &'a Index,
+pub(super) struct Batch<'a> {
+    pub(super) index: &'a Index,
     pending: sled::Batch,
     entries: usize,
 }
@@ -239,11 +264,16 @@ impl Batch<'_> {
             let before = decode_entry(session.log, before)?.session;
             self.remove(list_key(namespace, ListCursor { updated_ms: before.updated_ms, log: session.log }))?;
         }
+        if entry.is_gone {
+            return self.leave(entry);
+        }
         // A deleted log stays readable.
-        for (first_seq, block) in place::pack(&entry.places) {
+        for (first_seq, block) in place::pack(&entry.copies).into_iter().chain(place::pack(&entry.places)) {
             self.insert(run_key(session.log, first_seq), block)?;
         }
+        self.leave(entry)?;
         if entry.deleted {
+            self.insert(deleted_key(session.log), encode_entry(entry))?;
             return self.remove(session_key(session.log));
         }
         self.insert(session_key(session.log), encode_entry(entry))?;
@@ -261,7 +291,7 @@ impl Batch<'_> {
         }
     }
 
-    fn insert(&mut self, key: Vec<u8>, value: Vec<u8>) -> Result<(), Broken> {
+    pub(super) fn insert(&mut self, key: Vec<u8>, value: Vec<u8>) -> Result<(), Broken> {
         if key.len() > KEY_BYTES_MAX || value.len() > VALUE_BYTES_MAX {
             return Err(Broken(format!("an entry of {} and {} bytes is too large", key.len(), value.len())));
         }
@@ -269,7 +299,7 @@ impl Batch<'_> {
         self.count()
     }
 
-    fn remove(&mut self, key: Vec<u8>) -> Result<(), Broken> {
+    pub(super) fn remove(&mut self, key: Vec<u8>) -> Result<(), Broken> {
         self.pending.remove(key);
         self.count()
     }
@@ -285,7 +315,7 @@ impl Batch<'_> {
     }
 }
 
-fn session_key(log: LogId) -> Vec<u8> {
+pub(super) fn session_key(log: LogId) -> Vec<u8> {
     [b"s", &log.0.to_be_bytes()[..]].concat()
 }
 
@@ -302,15 +332,15 @@ fn list_key(namespace: &str, at: ListCursor) -> Vec<u8> {
     [&list_prefix(namespace)[..], &(!at.updated_ms).to_be_bytes(), &(!at.log.0).to_be_bytes()].concat()
 }
 
-fn run_key(log: LogId, first_seq: Seq) -> Vec<u8> {
+pub(super) fn run_key(log: LogId, first_seq: Seq) -> Vec<u8> {
     [b"r", &log.0.to_be_bytes()[..], &first_seq.get().to_be_bytes()].concat()
 }
 
-fn broken<T>(what: &str) -> Result<T, Broken> {
+pub(super) fn broken<T>(what: &str) -> Result<T, Broken> {
     Err(Broken(format!("malformed {what}")))
 }
 
-fn number(bytes: &[u8]) -> Option<u64> {
+pub(super) fn number(bytes: &[u8]) -> Option<u64> {
     Some(u64::from_be_bytes(bytes.try_into().ok()?))
 }
 
@@ -327,7 +357,7 @@ fn decode_list_key(key: &[u8], prefix: usize) -> Result<ListCursor, Broken> {
     }
 }
 
-fn decode_run_key(key: &[u8]) -> Result<Seq, Broken> {
+pub(super) fn decode_run_key(key: &[u8]) -> Result<Seq, Broken> {
     key.get(9..).and_then(number).map_or_else(|| broken("run key"), |seq| Ok(Seq::saturating(seq)))
 }
 
@@ -336,13 +366,13 @@ fn last_place(key: &[u8], block: &[u8]) -> Result<Place, Broken> {
     places.last().copied().map_or_else(|| broken("empty block"), Ok)
 }
 
-fn seal(mut bytes: Vec<u8>) -> Vec<u8> {
+pub(super) fn seal(mut bytes: Vec<u8>) -> Vec<u8> {
     let checksum = crc32c::crc32c(&bytes);
     bytes.extend_from_slice(&checksum.to_le_bytes());
     bytes
 }
 
-fn unseal(bytes: &[u8]) -> Result<Bytes, Broken> {
+pub(super) fn unseal(bytes: &[u8]) -> Result<Bytes, Broken> {
     let Some((content, checksum)) = bytes.split_at_checked(bytes.len().wrapping_sub(4)) else { return broken("entry") };
     if crc32c::crc32c(content).to_le_bytes() == checksum {
         Ok(Bytes::copy_from_slice(content))
@@ -360,10 +390,15 @@ fn encode_entry(entry: &Entry) -> Vec<u8> {
     }
     out.extend_from_slice(&session.chain.0);
     session.birth.encode(&mut out);
+    for number in [session.shared_until.get(), session.copied_until.get()] {
+        out.extend_from_slice(&number.to_le_bytes());
+    }
+    out.extend_from_slice(&session.request);
+    session.summary.encode(&mut out);
     seal(out)
 }
 
-fn decode_entry(log: LogId, bytes: &[u8]) -> Result<Entry, Broken> {
+pub(super) fn decode_entry(log: LogId, bytes: &[u8]) -> Result<Entry, Broken> {
     let mut bytes = unseal(bytes)?;
     if bytes.len() < 64 {
         return broken("session");
@@ -374,26 +409,41 @@ fn decode_entry(log: LogId, bytes: &[u8]) -> Result<Entry, Broken> {
     let damage = (good != u64::MAX).then(|| Damage { good_next_seq: Seq::saturating(good) });
     let mut chain = [0; 32];
     bytes.copy_to_slice(&mut chain);
-    let birth = Birth::decode(&mut bytes).map_err(|e| Broken(e.to_string()))?;
-    let session = Session { log, birth: Arc::new(birth), next_seq, chain: Chain(chain), updated_ms, position };
-    Ok(Entry { session, damage, deleted: false, places: Vec::new() })
+    let birth = Arc::new(Birth::decode(&mut bytes).map_err(|e| Broken::of(&e))?);
+    if bytes.len() < 32 {
+        return broken("session");
+    }
+    let (shared_until, copied_until) = (Seq::saturating(bytes.get_u64_le()), Seq::saturating(bytes.get_u64_le()));
+    let mut request = [0; 16];
+    bytes.copy_to_slice(&mut request);
+    let summary = Summary::decode(&mut bytes).map_err(|e| Broken::of(&e))?;
+    let born = Session::born(log, birth, (updated_ms, position));
+    let chain = Chain(chain);
+    let session = Session { next_seq, chain, shared_until, copied_until, request, summary, ..born };
+    Ok(Entry::new(session, damage, false))
 }
 
 fn encode_mark(mark: &Mark, store: u64) -> Vec<u8> {
     let cursor = mark.cursor;
-    let numbers = [cursor.segment, cursor.offset, cursor.position, mark.horizon.0, mark.log_max, mark.names, store];
-    seal(numbers.iter().flat_map(|number| number.to_le_bytes()).collect())
+    let numbers =
+        [cursor.segment, cursor.offset, cursor.position, mark.horizon.0, mark.log_max, mark.names, mark.shares];
+    let numbers = numbers.into_iter().chain([FORMAT, store]);
+    seal(numbers.flat_map(u64::to_le_bytes).collect())
 }
 
 fn decode_mark(bytes: &[u8], store: u64) -> Result<Mark, Broken> {
     let mut bytes = unseal(bytes)?;
-    if bytes.len() != 56 {
-        return broken("checkpoint");
+    if bytes.len() != 72 {
+        return broken("checkpoint, or one of another format");
     }
     let cursor = Cursor { segment: bytes.get_u64_le(), offset: bytes.get_u64_le(), position: bytes.get_u64_le() };
-    let (horizon, log_max, names) = (Position(bytes.get_u64_le()), bytes.get_u64_le(), bytes.get_u64_le());
+    let (horizon, log_max) = (Position(bytes.get_u64_le()), bytes.get_u64_le());
+    let (names, shares) = (bytes.get_u64_le(), bytes.get_u64_le());
+    if bytes.get_u64_le() != FORMAT {
+        return broken("checkpoint: it has another format");
+    }
     if bytes.get_u64_le() == store {
-        Ok(Mark { cursor, horizon, log_max, names })
+        Ok(Mark { cursor, horizon, log_max, names, shares })
     } else {
         Err(Broken("the index of another store".to_owned()))
     }

@@ -4,7 +4,9 @@ use std::sync::{Arc, Condvar, Mutex};
 
 use quipu::model::{Seq, SessionKey};
 use quipu::store::memory::MemoryStore;
-use quipu::store::{Change, Found, Health, ListCursor, ListFilter, ListPage, LogId, Position, Run, Store, StoreError};
+use quipu::store::{
+    Change, Extent, Found, Health, ListCursor, ListFilter, ListPage, LogId, Position, Remains, Run, Store, StoreError,
+};
 
 pub struct GateStore {
     inner: Arc<dyn Store>,
@@ -84,6 +86,22 @@ impl Store for GateStore {
 
     fn list(&self, filter: &ListFilter, after: Option<ListCursor>, count: usize) -> Result<ListPage, StoreError> {
         self.inner.list(filter, after, count)
+    }
+
+    fn extents(&self, log: LogId) -> Result<Arc<[Extent]>, StoreError> {
+        self.inner.extents(log)
+    }
+
+    fn forks(&self, log: LogId) -> Result<u64, StoreError> {
+        self.inner.forks(log)
+    }
+
+    fn needs(&self, log: LogId, from: Seq, until: Seq) -> Result<bool, StoreError> {
+        self.inner.needs(log, from, until)
+    }
+
+    fn remains(&self, after: Option<LogId>, count: usize) -> Result<Vec<Remains>, StoreError> {
+        self.inner.remains(after, count)
     }
 
     fn health(&self) -> Health {

@@ -1,0 +1,166 @@
+//! Space: purges with receipts, retention, usage.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use quipu::model::Namespace;
+use quipu::rpc::client::Client;
+use quipu::rpc::pb;
+use quipu::service::{Options, Retention};
+use quipu::store::Store;
+use quipu::store::local::{self, LocalStore};
+use quipu::store::memory::MemoryStore;
+use tonic::Code;
+
+use super::forks::{fork, fork_of};
+use crate::support::{Calls, Node, all_of, batch, chain_after, note, notes, refused, run};
+
+/// All receipts of a purge.
+pub async fn purge(client: &mut Client, dry_run: bool) -> Vec<pb::PurgeReceipt> {
+    let request = pb::PurgeRequest { dry_run, ..Default::default() };
+    let mut stream = client.admin.purge(request).await.unwrap().into_inner();
+    let (mut receipts, mut is_done) = (Vec::new(), false);
+    while let Some(step) = stream.message().await.unwrap() {
+        receipts.extend(step.receipts);
+        is_done = step.done;
+    }
+    assert!(is_done);
+    receipts
+}
+
+async fn usage(client: &mut Client) -> pb::GetUsageResponse {
+    client.admin.get_usage(pb::GetUsageRequest::default()).await.unwrap().into_inner()
+}
+
+async fn retain(client: &mut Client, request: pb::RetainRequest) -> Vec<(String, Option<pb::KeptReason>)> {
+    let mut stream = client.admin.retain(request).await.unwrap().into_inner();
+    let mut aged = Vec::new();
+    while let Some(step) = stream.message().await.unwrap() {
+        aged.extend(step.sessions.into_iter().map(|one| {
+            let kept = one.kept.map(|kept| pb::KeptReason::try_from(kept).unwrap());
+            (one.session.unwrap().header.unwrap().id, kept)
+        }));
+    }
+    aged.sort();
+    aged
+}
+
+async fn receipts_add_up(store: Arc<dyn Store>) {
+    let node = Node::over(store, Options::default()).await;
+    let mut client = node.client().await;
+    for id in ["a", "b", "c", "d"] {
+        client.make(id).await;
+        for n in 0..5 {
+            client.append(batch(id, n * 20, notes(id, 20))).await.unwrap();
+        }
+    }
+    let at = pb::ForkRequest {
+        boundary: Some(pb::Boundary::Inclusive.into()),
+        boundary_seq: Some(49),
+        ..fork_of("b", "child")
+    };
+    fork(&mut client, at).await.unwrap();
+    let prefix = client.read(all_of("b")).await.unwrap().events()[..50].to_vec();
+    assert!(purge(&mut client, false).await.is_empty(), "nothing was deleted");
+    for id in ["a", "b", "c"] {
+        client.remove(id).await.unwrap();
+    }
+    let before = usage(&mut client).await;
+    assert_eq!((before.sessions, before.events, before.shared_events, before.deleted_sessions), (2, 151, 50, 3));
+    let dry = purge(&mut client, true).await;
+    assert_eq!(usage(&mut client).await, before, "a dry run removes nothing");
+    let receipts = purge(&mut client, false).await;
+    assert_eq!(receipts, dry);
+    let mut told: Vec<_> =
+        receipts.iter().map(|one| (one.session_id.as_str(), one.from_seq, one.events, one.shared)).collect();
+    told.sort_unstable();
+    // Whole runs go: the one that the child reaches into stays.
+    assert_eq!(told, [("a", 0, 100, false), ("b", 60, 40, true), ("c", 0, 100, false)]);
+    assert_eq!(receipts.iter().map(|one| one.bytes).sum::<u64>(), before.purgeable_bytes);
+    let after = usage(&mut client).await;
+    assert_eq!(after.deleted_bytes, before.deleted_bytes - before.purgeable_bytes);
+    assert_eq!((after.deleted_sessions, after.purgeable_bytes), (1, 0));
+    assert!(purge(&mut client, false).await.is_empty(), "once is enough");
+    let child = client.read(all_of("child")).await.unwrap();
+    assert!(child.refusal.is_none());
+    assert_eq!(child.events()[..50], prefix);
+    assert_eq!(chain_after(&child.start.chain_before, &child.events()), client.head("child").await.chain);
+    client.remove("child").await.unwrap();
+    let receipts = purge(&mut client, false).await;
+    assert_eq!(receipts.iter().map(|one| (one.events, one.shared)).collect::<Vec<_>>(), [(60, false), (1, false)]);
+    let end = usage(&mut client).await;
+    assert_eq!((end.deleted_sessions, end.deleted_bytes, end.sessions, end.events), (0, 0, 1, 100));
+    assert_eq!(client.read(all_of("d")).await.unwrap().events().len(), 100);
+}
+
+#[test]
+fn receipts_of_a_purge_add_up_and_children_are_untouched() {
+    run(async {
+        receipts_add_up(Arc::new(MemoryStore::new())).await;
+        let dir = tempfile::tempdir().unwrap();
+        let options = local::Options { segment_bytes: 64 << 20, ..Default::default() };
+        receipts_add_up(Arc::new(LocalStore::open(dir.path(), options).unwrap())).await;
+    });
+}
+
+#[test]
+fn a_purge_is_of_one_namespace() {
+    run(async {
+        let node = Node::memory().await;
+        let mut client = node.client().await;
+        client.make("a").await;
+        client.append(batch("a", 0, notes("a", 3))).await.unwrap();
+        client.remove("a").await.unwrap();
+        let request = pb::PurgeRequest { namespace: "other".to_owned(), ..Default::default() };
+        let mut stream = client.admin.purge(request).await.unwrap().into_inner();
+        while let Some(step) = stream.message().await.unwrap() {
+            assert!(step.receipts.is_empty());
+        }
+        assert_eq!(purge(&mut client, false).await.len(), 1);
+        let bad = pb::PurgeRequest { namespace: "NO".to_owned(), ..Default::default() };
+        refused(client.admin.purge(bad).await.map(drop), Code::InvalidArgument, "INVALID_ID");
+    });
+}
+
+#[test]
+fn retention_takes_what_is_old_and_never_what_is_at_work() {
+    run(async {
+        let rule = Retention { namespace: Namespace::new("default").unwrap(), keep: Duration::from_secs(3600) };
+        let options = Options { retention: vec![rule], accept_window: Duration::from_secs(60), ..Options::default() };
+        let node = Node::over(Arc::new(MemoryStore::new()), options).await;
+        let mut client = node.client().await;
+        for id in ["idle", "open", "closed", "busy"] {
+            client.make(id).await;
+        }
+        let turn = |kind: &str| vec![pb::NewEvent { r#type: kind.to_owned(), ..note("{\"turn\":1}") }];
+        client.append(batch("open", 0, turn("turn/start"))).await.unwrap();
+        client.append(batch("closed", 0, [turn("turn/start"), turn("turn/end")].concat())).await.unwrap();
+        assert_eq!(retain(&mut client, pb::RetainRequest::default()).await, [], "the rule says an hour");
+        // Older than the present moment: wait until the clock has moved.
+        let head = client.head("closed").await.updated_at_ms;
+        let now = || std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_millis() as u64;
+        while now() <= head {
+            tokio::task::yield_now().await;
+        }
+        let request = batch("busy", 0, notes("x", 1));
+        client.append(pb::AppendRequest { ack_level: Some(pb::AckLevel::Accepted.into()), ..request }).await.unwrap();
+        let all = pb::RetainRequest { keep_ms: Some(0), ..Default::default() };
+        let name = |id: &str| (id.to_owned(), None);
+        let kept = |id: &str, reason| (id.to_owned(), Some(reason));
+        let expected = [
+            kept("busy", pb::KeptReason::Changed),
+            name("closed"),
+            name("idle"),
+            kept("open", pb::KeptReason::OpenTurn),
+        ];
+        assert_eq!(retain(&mut client, all.clone()).await, expected);
+        client.get("idle").await.expect("a dry run deletes nothing");
+        assert_eq!(retain(&mut client, pb::RetainRequest { apply: true, ..all.clone() }).await, expected);
+        for (id, is_there) in [("busy", true), ("closed", false), ("idle", false), ("open", true)] {
+            assert_eq!(client.get(id).await.is_ok(), is_there, "{id}");
+        }
+        let other = pb::RetainRequest { namespace: "other".to_owned(), ..Default::default() };
+        let refusal = refused(client.admin.retain(other).await.map(drop), Code::InvalidArgument, "INVALID_REQUEST");
+        assert_eq!(refusal.fact("field"), "keep_ms");
+    });
+}
