@@ -360,8 +360,9 @@ fn print_row(session: &pb::Session, as_json: bool) -> anyhow::Result<()> {
     }
     let header = session.header.clone().unwrap_or_default();
     let head = session.head.clone().unwrap_or_default();
-    let cwd = header.cwd.unwrap_or_default();
-    say!("{}  {:>9}  {:<38}  {}", time(head.updated_at_ms as i64), head.next_seq, shown(&header.id), shown(&cwd))?;
+    let what = session.title.clone().or(header.cwd).unwrap_or_default();
+    let (updated, what) = (time(head.updated_at_ms as i64), clipped(&what, 60));
+    say!("{updated}  {:>9}  {:<38}  {what}", head.next_seq, shown(&header.id))?;
     Ok(())
 }
 
@@ -399,7 +400,7 @@ fn print_head(head: &pb::Head, as_json: bool) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn print_session(session: &pb::Session, as_json: bool) -> anyhow::Result<()> {
+pub(super) fn print_session(session: &pb::Session, as_json: bool) -> anyhow::Result<()> {
     let header = session.header.clone().unwrap_or_default();
     let head = session.head.clone().unwrap_or_default();
     let profile = session.profile().as_str_name().trim_start_matches("PROFILE_").to_lowercase().replace('_', "-");
@@ -414,6 +415,8 @@ fn print_session(session: &pb::Session, as_json: bool) -> anyhow::Result<()> {
                 "delegation_depth": header.delegation_depth, "agent_preset": header.agent_preset,
                 "labels": header.labels,
             },
+            "title": session.title, "bytes": session.bytes, "events": session.events,
+            "shared_events": session.shared_events, "forks": session.forks, "turn_open": session.turn_open,
             "head": head_json(&head),
         });
         say!("{}", serde_json::to_string(&value)?)?;
@@ -431,5 +434,6 @@ fn print_session(session: &pb::Session, as_json: bool) -> anyhow::Result<()> {
     for (name, value) in labels {
         say!("label        {}={}", shown(&name), shown(&value))?;
     }
+    super::space::print_facts(session)?;
     print_head(&head, false)
 }

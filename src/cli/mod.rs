@@ -14,9 +14,12 @@ macro_rules! say {
 
 mod command;
 pub mod config;
+mod fork;
 mod import;
 mod lines;
+mod rules;
 mod serve;
+mod space;
 mod text;
 mod view;
 
@@ -67,9 +70,31 @@ enum Command {
     /// Show header and head of a session.
     Stat(command::SessionArgs),
     /// Delete a session.
+    ///
+    /// The name is free at once. Events that forks share stay for them; quipu purge removes what nobody uses.
     Rm(command::RemoveArgs),
     /// Wait until everything accepted is durable.
     Flush(command::SessionArgs),
+    /// Make a session that begins with the events of another.
+    ///
+    /// It shares them by reference: a fork of any log is one small record. With a child id the command can be repeated:
+    /// the same request is answered with the same child.
+    Fork(fork::ForkArgs),
+    /// Copy what a fork shares, so that it stands alone.
+    ///
+    /// The log does not change. A copying that stops is repeated and goes on where it stopped.
+    Detach(fork::DetachArgs),
+    /// Remove the events of deleted sessions that no session uses, for good.
+    ///
+    /// One receipt for each deleted session: events, bytes, and the chain before what was removed.
+    Purge(space::PurgeArgs),
+    /// Tell which sessions are older than the rules allow, and delete them with --apply.
+    ///
+    /// Age counts from the last change. A session with an open turn is never taken. The rules are those of the
+    /// server's setting retention; --keep takes another age.
+    Retention(space::RetentionArgs),
+    /// Show what sessions take, and what a purge would free.
+    Du(space::DuArgs),
     /// Import session files of the reference harness (JSONL, plain or zstd, packed rows or not).
     ///
     /// Each file is checked as a whole before anything is stored. Repeating an import is harmless: what is there
@@ -155,6 +180,11 @@ pub fn main() -> ExitCode {
         Command::Stat(args) => run(command::stat(args)),
         Command::Rm(args) => run(command::remove(args)),
         Command::Flush(args) => run(command::flush(args)),
+        Command::Fork(args) => run(fork::fork(args)),
+        Command::Detach(args) => run(fork::detach(args)),
+        Command::Purge(args) => run(space::purge(args)),
+        Command::Retention(args) => run(space::retention(args)),
+        Command::Du(args) => run(space::du(args)),
         Command::Import(args) => run(import::import(args)),
         Command::Messages(args) => run(view::messages(args)),
         Command::Request(args) => run(view::request(args)),

@@ -13,6 +13,7 @@ use quipu::store::memory::MemoryStore;
 use tonic::Code;
 
 use super::forks::{fork, fork_of};
+use crate::support::process::Process;
 use crate::support::{Calls, Node, all_of, batch, chain_after, note, notes, refused, run};
 
 /// All receipts of a purge.
@@ -162,5 +163,46 @@ fn retention_takes_what_is_old_and_never_what_is_at_work() {
         let other = pb::RetainRequest { namespace: "other".to_owned(), ..Default::default() };
         let refusal = refused(client.admin.retain(other).await.map(drop), Code::InvalidArgument, "INVALID_REQUEST");
         assert_eq!(refusal.fact("field"), "keep_ms");
+    });
+}
+
+#[test]
+fn the_command_line_forks_detaches_deletes_retains_and_purges() {
+    run(async {
+        let dir = tempfile::tempdir().unwrap();
+        let server = Process::start(dir.path(), &["--retention", "default=1d", "--reserve-bytes", "0"]);
+        let json = |args: &[&str]| server.json(args, b"");
+        json(&["create", "p", "--cwd", "/w"]);
+        let lines = r#"{"type":"session/title","data":{"title":"On knots"}}
+{"type":"note","data":1}
+"#;
+        server.json(&["append", "p"], lines.as_bytes());
+        let forked = json(&["fork", "p", "c", "--at", "0", "--label", "k=v"]).remove(0);
+        assert_eq!((&forked["title"], &forked["header"]["seed_length"]), (&"On knots".into(), &1.into()));
+        assert_eq!((&forked["events"], &forked["shared_events"]), (&2.into(), &1.into()));
+        let again = json(&["fork", "p", "c", "--at", "0", "--label", "k=v"]).remove(0);
+        assert_eq!(again["head"], forked["head"]);
+        assert_eq!(json(&["stat", "p"])[0]["forks"], 1);
+        let text = |args: &[&str]| String::from_utf8(server.command(args).stdout).unwrap();
+        assert!(text(&["ls"]).contains("On knots"));
+        assert!(text(&["stat", "c"]).contains("the first 1 shared"), "{}", text(&["stat", "c"]));
+        assert_eq!(json(&["detach", "c"])[0]["events"], 1);
+        assert!(text(&["du"]).contains("quipu purge frees"));
+        assert_eq!(json(&["retention"])[0]["deleted"], 0, "nothing is a day old");
+        json(&["rm", "p"]);
+        let used = json(&["du", "--sum"]).remove(0);
+        let dry = json(&["purge", "--dry-run"]);
+        assert_eq!(dry[0]["bytes"], used["purgeable_bytes"]);
+        let purged = json(&["purge"]);
+        assert_eq!(
+            (&purged[0]["events"], &purged[1]["events"], &purged[1]["dry_run"]),
+            (&2.into(), &2.into(), &false.into())
+        );
+        assert_eq!(json(&["du", "--sum"])[0]["deleted_bytes"], 0);
+        let gone = json(&["retention", "--keep", "0s", "--apply"]);
+        assert_eq!((&gone[0]["session_id"], &gone[1]["deleted"]), (&"c".into(), &1.into()));
+        let refused = server.command(&["fork", "p", "x"]);
+        assert!(String::from_utf8_lossy(&refused.stderr).contains("SESSION_NOT_FOUND"));
+        server.end();
     });
 }
