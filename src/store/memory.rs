@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use parking_lot::RwLock;
 
 use super::{
-    Change, Extent, Found, Graft, Health, ListCursor, ListFilter, ListPage, LogId, Position, Remains, Run, Session,
-    Store, StoreError, extents,
+    Change, Damage, Extent, Found, Graft, Health, ListCursor, ListFilter, ListPage, LogId, Position, Remains, Run,
+    Session, Store, StoreError, extents,
 };
 use crate::codec::{Chain, Summary};
 use crate::model::{Seq, SessionKey};
@@ -190,7 +190,12 @@ impl Store for MemoryStore {
         let Some(extent) = extents.and_then(|extents| extents::holder(extents, from)) else {
             return Ok(state.read_own(log, from, bytes_max));
         };
-        extents::clip(state.read_own(LogId(extent.log), from, bytes_max), &extent)
+        let runs = state.read_own(LogId(extent.log), from, bytes_max);
+        if runs.is_empty() {
+            let (damage, reason) = (Damage { good_next_seq: from }, "the shared events are missing".to_owned());
+            return Err(StoreError::Damaged { damage, reason });
+        }
+        extents::clip(runs, &extent)
     }
 
     fn list(&self, filter: &ListFilter, after: Option<ListCursor>, count: usize) -> Result<ListPage, StoreError> {

@@ -138,19 +138,22 @@ impl View {
         }
     }
 
-    fn extents(&self, log: LogId) -> Result<Arc<[Extent]>, StoreError> {
-        self.table.extents.get(&log).map_or_else(|| self.base().extents(log), |extents| Ok(extents.clone()))
+    /// What a session shares now; an index that knows less than the session is no good.
+    fn extents(&self, session: &Session) -> Result<Arc<[Extent]>, StoreError> {
+        if session.shared_until == Seq::ZERO {
+            return Ok(Arc::default());
+        }
+        let recent = self.table.extents.get(&session.log).cloned();
+        let extents = recent.map_or_else(|| self.base().extents(session.log), Ok)?;
+        let end = extents.last().map_or(Seq::ZERO, |extent| extent.until);
+        if end == session.shared_until { Ok(extents) } else { Err(StoreError::Rebuilding) }
     }
 
     /// What is known of a session, with the damage of what it shares: `next_seq` and `chain` are those of the prefix that
     /// is good everywhere.
     pub(super) fn with_shared_damage(&self, found: Found) -> Result<Found, StoreError> {
-        let session = &found.session;
-        if session.shared_until == Seq::ZERO {
-            return Ok(found);
-        }
         let mut good = (Seq::ZERO, Chain::START);
-        for extent in self.extents(session.log)?.iter() {
+        for extent in self.extents(&found.session)?.iter() {
             let holder = self.entry(LogId(extent.log))?;
             let good_until = holder.as_ref().map_or(good.0, |holder| {
                 let damage = holder.damage.map_or(holder.session.next_seq, |damage| damage.good_next_seq);
@@ -172,10 +175,7 @@ impl Shared {
     /// What a log shares.
     pub(super) fn extents(&self, log: LogId) -> Result<Arc<[Extent]>, StoreError> {
         let view = self.view.read();
-        match view.entry(log)? {
-            Some(entry) if entry.session.shared_until > Seq::ZERO => view.extents(log),
-            _ => Ok(Arc::default()),
-        }
+        view.entry(log)?.map_or_else(|| Ok(Arc::default()), |entry| view.extents(&entry.session))
     }
 
     /// Reads shared events where they stand; those who hold them must have them.

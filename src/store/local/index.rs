@@ -86,7 +86,7 @@ pub(super) struct Index {
     pub(super) db: sled::Db,
     file: std::fs::File,
     names: AtomicU64,
-    /// Rows that say who shares what.
+    /// Rows that say who shares what, and deleted logs.
     pub(super) shares: AtomicU64,
     store: u64,
 }
@@ -116,7 +116,7 @@ impl Index {
             if names < mark.names || listed < mark.names {
                 return Err(Broken(format!("{names} names and {listed} list entries of {}", mark.names)));
             }
-            let shares = db.scan_prefix(b"f").count() as u64;
+            let shares = db.scan_prefix(b"f").chain(db.scan_prefix(b"d")).count() as u64;
             if shares < mark.shares {
                 return Err(Broken(format!("{shares} shares of {}", mark.shares)));
             }
@@ -273,7 +273,7 @@ impl Batch<'_> {
         }
         self.leave(entry)?;
         if entry.deleted {
-            self.insert(deleted_key(session.log), encode_entry(entry))?;
+            self.share(deleted_key(session.log), Some(encode_entry(entry)))?;
             return self.remove(session_key(session.log));
         }
         self.insert(session_key(session.log), encode_entry(entry))?;

@@ -102,7 +102,7 @@ impl Shared {
         (places, entry): (&[Place], Option<Entry>),
         bytes_max: usize,
     ) -> Result<Vec<Run>, StoreError> {
-        if entry.as_ref().is_some_and(|entry| from >= entry.session.next_seq) {
+        if entry.as_ref().is_some_and(|entry| entry.is_gone || from >= entry.session.next_seq) {
             return Ok(Vec::new());
         }
         // The index may still have what was purged.

@@ -6,8 +6,8 @@
 //! | `f` log, sharer | the end of what the sharer, a live log, shares of the log |
 //! | `d` log | a deleted log that still holds something, in the form of a session |
 //!
-//! Numbers in keys are big-endian. The number of `f` rows is part of the checkpoint and checked at open: a row that is
-//! lost would let go what is needed.
+//! Numbers in keys are big-endian. The number of `f` and `d` rows is part of the checkpoint and checked at open: one
+//! that is lost would let go what is needed.
 
 use std::sync::atomic::Ordering;
 
@@ -131,17 +131,22 @@ impl Batch<'_> {
             }
         }
         for ((log, sharer), until) in &table.sharers {
-            let key = sharer_key(*log, Some(*sharer));
-            let is_new = !self.index.contains(&key)?;
-            if let Some(until) = until {
-                self.index.shares.fetch_add(u64::from(is_new), Ordering::Relaxed);
-                self.insert(key, seal(until.get().to_be_bytes().to_vec()))?;
-            } else {
-                self.index.shares.fetch_sub(u64::from(!is_new), Ordering::Relaxed);
-                self.remove(key)?;
-            }
+            let until = until.map(|until| seal(until.get().to_be_bytes().to_vec()));
+            self.share(sharer_key(*log, Some(*sharer)), until)?;
         }
         Ok(())
+    }
+
+    /// Sets or removes a row of those that are counted.
+    pub(super) fn share(&mut self, key: Vec<u8>, value: Option<Vec<u8>>) -> Result<(), Broken> {
+        let is_new = !self.index.contains(&key)?;
+        if let Some(value) = value {
+            self.index.shares.fetch_add(u64::from(is_new), Ordering::Relaxed);
+            self.insert(key, value)
+        } else {
+            self.index.shares.fetch_sub(u64::from(!is_new), Ordering::Relaxed);
+            self.remove(key)
+        }
     }
 
     /// Removes what an entry no longer has: runs behind a cut, extents that were copied, everything of a log that is gone.
@@ -152,7 +157,7 @@ impl Batch<'_> {
             self.remove_all(extents_key(session.log, None))?;
         }
         if entry.is_gone {
-            self.remove(deleted_key(session.log))?;
+            self.share(deleted_key(session.log), None)?;
             self.remove(session_key(session.log))?;
             self.remove_all(run_key(session.log, Seq::ZERO).get(..9).unwrap_or_default().to_vec())
         } else if entry.is_cut {
