@@ -71,7 +71,7 @@ impl State {
             }
             Change::Fork { log, graft } => self.fork(*log, graft, (time_ms, position)),
             Change::Detach { log, copy } => self.detach(*log, copy.as_ref(), position),
-            Change::Purge { log, next_seq, chain } => self.purge(*log, (*next_seq, *chain)),
+            Change::Purge { log, next_seq, chain } => self.purge(*log, (*next_seq, *chain), position),
         }
         Ok(())
     }
@@ -105,10 +105,10 @@ impl State {
         }
     }
 
-    fn purge(&mut self, log: LogId, (next_seq, chain): (Seq, Chain)) {
+    fn purge(&mut self, log: LogId, (next_seq, chain): (Seq, Chain), position: Position) {
         let is_less = |session: &&mut Session| next_seq < session.next_seq || next_seq <= session.shared_until;
         let Some(session) = self.deleted.get_mut(&log).filter(is_less) else { return };
-        (session.next_seq, session.chain) = (next_seq, chain);
+        (session.next_seq, session.chain, session.position) = (next_seq, chain, position);
         if next_seq <= session.shared_until {
             self.deleted.remove(&log);
             self.extents.remove(&log);

@@ -372,7 +372,9 @@ fn a_fork_is_one_commit_with_what_its_parent_had_accepted() {
         let gate = Arc::new(GateStore::default());
         let node = Node::over(gate.clone(), Options::default()).await;
         let mut client = node.client().await;
-        client.make("p").await;
+        let header = pb::Header { id: "p".to_owned(), ..Default::default() };
+        let request = pb::CreateSessionRequest { header: Some(header), ..Default::default() };
+        client.sessions.create_session(request).await.unwrap();
         gate.shut();
         let accepted = Some(pb::AckLevel::Accepted.into());
         for n in 0..3 {
@@ -388,11 +390,17 @@ fn a_fork_is_one_commit_with_what_its_parent_had_accepted() {
             let mut client = node.client().await;
             tokio::spawn(async move { client.append(batch("c", 7, notes("own", 1))).await })
         };
+        let repeated = {
+            let mut client = node.client().await;
+            let marker = pb::NewEvent { time_ms: 0, ..event("session/end-seed", "{}") };
+            tokio::spawn(async move { client.append(batch("c", 6, vec![marker])).await })
+        };
         assert_eq!(gate.position(), before);
         gate.open();
         let answer = forked.await.unwrap().unwrap();
         assert_eq!(answer.seed_length, 6);
         appended.await.unwrap().unwrap();
+        refused(repeated.await.unwrap(), Code::Aborted, "SEQ_CONFLICT");
         let events = check_child(&mut client, ("p", "c"), &answer).await;
         assert_eq!((events.len(), client.head("p").await.durable_next_seq), (8, 9));
     });
@@ -667,5 +675,55 @@ fn ten_thousand_forks_of_one_parent_take_little_and_list_fast() {
         assert_eq!(events_of(&mut client, &last).await.len(), 10_001);
         let request = pb::TraceSessionRequest { session_id: last, ..Default::default() };
         client.views.trace_session(request).await.unwrap();
+    });
+}
+
+#[test]
+fn a_fork_costs_the_same_for_a_parent_of_ten_events_and_of_many() {
+    run_long(async {
+        let largest = setting("QUIPU_FORK_PARENT", 30_000);
+        let dir = tempfile::tempdir().unwrap();
+        let options = local::Options { segment_bytes: 64 << 20, ..Default::default() };
+        let local = Arc::new(LocalStore::open(dir.path(), options).unwrap());
+        let gate = Arc::new(GateStore::over(local.clone()));
+        let node = Node::over(gate.clone(), Options::default()).await;
+        let mut client = node.client().await;
+        let mut costs = Vec::new();
+        for size in [10, 3000, largest] {
+            let id = format!("p{size}");
+            client.make(&id).await;
+            let events: Vec<_> = (0..size / 10 + 1).flat_map(|n| [turn(n + 1), notes("x", 7)].concat()).collect();
+            for (n, piece) in (0..).zip(events.chunks(1000)) {
+                client.append(batch(&id, n * 1000, piece.to_vec())).await.unwrap();
+            }
+            local.checkpoint();
+            let end = events.len() as u64;
+            // An open turn at the end, so that the search has something to do.
+            client.append(batch(&id, end, turn(0)[..2].to_vec())).await.unwrap();
+            let (mut work, mut times) = (Vec::new(), Vec::new());
+            for (name, boundary, seq) in [
+                ("last", pb::Boundary::LastTurn, None),
+                ("anchor", pb::Boundary::Anchor, Some(end - 9)),
+                ("inclusive", pb::Boundary::Inclusive, Some(end - 1)),
+            ] {
+                for n in 0..7 {
+                    let boundary = Some(boundary.into());
+                    let request =
+                        pb::ForkRequest { boundary, boundary_seq: seq, ..fork_of(&id, &format!("{id}{name}{n}")) };
+                    gate.work();
+                    let start = std::time::Instant::now();
+                    let answer = fork(&mut client, request).await.unwrap();
+                    times.push(start.elapsed());
+                    assert_eq!(answer.seed_length, end);
+                    work.push(gate.work());
+                }
+            }
+            times.sort();
+            println!("a parent of {size}: {:?} at the median, {:?}", times[times.len() / 2], work[0]);
+            assert!(work.iter().all(|work| work.commits == 1), "one sync: {work:?}");
+            costs.push(work.iter().map(|work| work.reads).max().unwrap());
+        }
+        println!("reads for a fork: {costs:?}");
+        assert!(costs[2] <= costs[0].max(4), "{costs:?}");
     });
 }
