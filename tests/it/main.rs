@@ -29,5 +29,6 @@ mod power;
 mod process;
 mod read;
 mod samples;
+mod scale;
 mod sessions;
 mod views;
