@@ -14,7 +14,9 @@ use tonic::Code;
 
 use super::forks::{fork, fork_of};
 use crate::support::process::Process;
-use crate::support::{Calls, Node, all_of, batch, chain_after, note, notes, refused, run};
+use crate::support::{
+    Calls, Node, all_of, batch, chain_after, journal_alone, note, notes, refused, run, run_long, setting,
+};
 
 /// All receipts of a purge.
 pub async fn purge(client: &mut Client, dry_run: bool) -> Vec<pb::PurgeReceipt> {
@@ -204,5 +206,66 @@ fn the_command_line_forks_detaches_deletes_retains_and_purges() {
         let refused = server.command(&["fork", "p", "x"]);
         assert!(String::from_utf8_lossy(&refused.stderr).contains("SESSION_NOT_FOUND"));
         server.end();
+    });
+}
+
+#[test]
+fn half_of_many_events_is_purged_and_the_rest_is_as_it_was() {
+    run_long(async {
+        let total = setting("QUIPU_PURGE_EVENTS", 20_000);
+        let (sessions, per_session) = (10, total / 10);
+        let dir = tempfile::tempdir().unwrap();
+        let options = local::Options { segment_bytes: 64 << 20, ..Default::default() };
+        let store: Arc<dyn Store> = Arc::new(LocalStore::open(dir.path(), options.clone()).unwrap());
+        let node = Node::over(store.clone(), Options::default()).await;
+        let mut client = node.client().await;
+        let mut children = Vec::new();
+        for n in 0..sessions {
+            let id = format!("s{n}");
+            client.make(&id).await;
+            for at in (0..per_session).step_by(1000) {
+                let count = 1000.min(per_session - at) as usize;
+                client.append(batch(&id, at, notes(&format!("{id}.{at}"), count))).await.unwrap();
+            }
+            if n % 5 == 0 {
+                // A child of the first half of one that stays and of one that goes.
+                let boundary = Some(pb::Boundary::Inclusive.into());
+                let boundary_seq = Some(per_session / 2 - 1);
+                let request = pb::ForkRequest { boundary, boundary_seq, ..fork_of(&id, &format!("child-of-{n}")) };
+                children.push(fork(&mut client, request).await.unwrap().session.unwrap());
+            }
+        }
+        let before = usage(&mut client).await;
+        for n in 0..sessions / 2 {
+            client.remove(&format!("s{n}")).await.unwrap();
+        }
+        let deleted = usage(&mut client).await;
+        let start = std::time::Instant::now();
+        let receipts = purge(&mut client, false).await;
+        println!("{total} events, half of them deleted, purged in {:?}", start.elapsed());
+        let (gone, kept): (Vec<_>, Vec<_>) = receipts.iter().partition(|receipt| !receipt.shared);
+        assert_eq!((gone.len(), kept.len()), (4, 1));
+        let events: u64 = receipts.iter().map(|receipt| receipt.events).sum();
+        assert_eq!(events + kept[0].from_seq, total / 2, "what went and what is kept is what was deleted");
+        let after = usage(&mut client).await;
+        let bytes: u64 = receipts.iter().map(|receipt| receipt.bytes).sum();
+        assert_eq!((deleted.deleted_bytes - bytes, deleted.purgeable_bytes), (after.deleted_bytes, bytes));
+        assert!(after.bytes < before.bytes && after.sessions == before.sessions - sessions / 2);
+        let check = async |client: &mut Client| {
+            for child in &children {
+                let id = &child.header.as_ref().unwrap().id;
+                let read = client.read(all_of(id)).await.unwrap();
+                assert!(read.refusal.is_none());
+                assert_eq!(chain_after(&read.start.chain_before, &read.events()), child.head.as_ref().unwrap().chain);
+            }
+        };
+        check(&mut client).await;
+        store.close();
+        let copy = journal_alone(dir.path());
+        let store = Arc::new(LocalStore::open(copy.path(), options).unwrap());
+        let node = Node::over(store, Options::default()).await;
+        let mut client = node.client().await;
+        check(&mut client).await;
+        assert_eq!(usage(&mut client).await, after, "the journal says the same");
     });
 }

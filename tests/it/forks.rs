@@ -15,7 +15,8 @@ use tonic::{Code, Status};
 use crate::support::gate::GateStore;
 use crate::support::process::Process;
 use crate::support::{
-    Calls, Node, Random, all_of, batch, chain_after, note, notes, refusal, refused, run, run_long, setting, stored,
+    Calls, Node, Random, all_of, batch, chain_after, journal_alone, note, notes, refusal, refused, run, run_long,
+    setting, stored,
 };
 
 /// A fork at the head, to be changed by the caller.
@@ -557,11 +558,9 @@ fn a_detached_child_stands_alone_and_tells_how_far_it_is() {
         assert_eq!(receipts.iter().map(|receipt| receipt.events).sum::<u64>(), 3000);
         assert_eq!(events_of(&mut client, "c").await, before);
         // Also with another index.
-        drop(node);
         store.close();
-        drop(store);
-        std::fs::remove_dir_all(dir.path().join("index")).unwrap();
-        let node = Node::over(Arc::new(LocalStore::open(dir.path(), options).unwrap()), Options::default()).await;
+        let copy = journal_alone(dir.path());
+        let node = Node::over(Arc::new(LocalStore::open(copy.path(), options).unwrap()), Options::default()).await;
         let mut client = node.client().await;
         assert_eq!(events_of(&mut client, "c").await, before);
         assert_eq!(client.get("c").await.unwrap().shared_events, 0);

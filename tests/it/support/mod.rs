@@ -121,6 +121,20 @@ impl Drop for Node {
     }
 }
 
+/// A copy of a store that was closed, without its index: what the journal alone says.
+pub fn journal_alone(dir: &std::path::Path) -> tempfile::TempDir {
+    let copy = tempfile::tempdir().unwrap();
+    std::fs::create_dir(copy.path().join("journal")).unwrap();
+    std::fs::copy(dir.join("FORMAT"), copy.path().join("FORMAT")).unwrap();
+    for entry in std::fs::read_dir(dir.join("journal")).unwrap() {
+        let entry = entry.unwrap();
+        if entry.path().extension().is_some_and(|name| name == "qj") {
+            std::fs::copy(entry.path(), copy.path().join("journal").join(entry.file_name())).unwrap();
+        }
+    }
+    copy
+}
+
 /// An event of type `note`.
 pub fn note(data: impl Into<Vec<u8>>) -> pb::NewEvent {
     let data: Vec<u8> = data.into();
