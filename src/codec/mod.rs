@@ -8,6 +8,7 @@
 pub mod change;
 pub mod event;
 pub mod frame;
+pub mod ownership;
 pub mod rows;
 
 mod chain;

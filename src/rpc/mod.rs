@@ -10,10 +10,13 @@ pub mod server;
 
 mod codec;
 mod convert;
+mod faces;
 mod log;
+mod owners;
 mod sessions;
 mod status;
 mod views;
+mod whole;
 
 /// Most events of a batch that a server can be configured for: what a message can hold beside its other fields.
 pub const BATCH_EVENTS_MAX: usize = codec::PARTS_MAX - 100;

@@ -154,6 +154,22 @@ impl Committer {
         waiter
     }
 
+    /// Queues changes of one session in one piece, and tells when they and everything before them is durable.
+    ///
+    /// Called with the slot locked, so that the order of the queue is the order of the log.
+    pub(super) fn submit_all(&self, slot: &Arc<Slot>, changes: Vec<Change>, permit: Option<Permit>) -> Waiter {
+        let (answer, waiter) = oneshot::channel();
+        let change =
+            |change| Entry { slot: slot.clone(), is_barrier: false, change: Some(change), answer: None, _permit: None };
+        let barrier =
+            Entry { slot: slot.clone(), is_barrier: true, change: None, answer: Some(answer), _permit: permit };
+        let mut queue = self.shared.queue.lock();
+        queue.entries.extend(changes.into_iter().map(change));
+        queue.entries.push_back(barrier);
+        self.shared.start(&mut queue, &self.leader);
+        waiter
+    }
+
     /// Whether a commit failed, so that none will succeed.
     pub(super) fn has_failed(&self) -> bool {
         self.shared.failed.load(Ordering::Relaxed)
@@ -200,8 +216,8 @@ impl Shared {
         let (mut bytes, mut count) = (0, 0);
         for entry in queue.entries.iter().take(GROUP_CHANGES_MAX) {
             let more = match &entry.change {
-                Some(Change::Append { run, .. }) => run.events.len(),
-                Some(Change::Create { .. }) => HEADER_BYTES_MAX,
+                Some(Change::Append { run, .. } | Change::Repair { run, .. }) => run.events.len(),
+                Some(Change::Create { .. } | Change::Owner { .. }) => HEADER_BYTES_MAX,
                 Some(Change::Delete { .. }) | None => 0,
             };
             if count > 0 && bytes + more > GROUP_BYTES_MAX {
@@ -266,17 +282,21 @@ impl Shared {
 
 /// Moves the durable mark of a session, and its time to the one that is stored.
 fn settle(slot: &Slot, change: &Change, time_ms: u64) {
-    let (log, run) = match change {
-        Change::Append { log, run } => (log, Some(run)),
-        Change::Create { log, .. } => (log, None),
+    let log = match change {
+        Change::Append { log, .. }
+        | Change::Repair { log, .. }
+        | Change::Create { log, .. }
+        | Change::Owner { log, .. } => log,
         Change::Delete { .. } => return,
     };
     if let State::Live(live) = &mut *slot.state.lock()
         && live.log == *log
     {
-        match run {
-            Some(run) => live.settle(run, time_ms),
-            None => live.updated_ms = time_ms,
+        match change {
+            Change::Append { run, .. } | Change::Repair { run, .. } => live.settle(run, time_ms),
+            Change::Create { .. } => live.updated_ms = time_ms,
+            Change::Owner { owner, .. } => live.ownership.settle(owner),
+            Change::Delete { .. } => {}
         }
     }
 }

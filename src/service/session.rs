@@ -3,15 +3,17 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
+use std::time::Instant;
 
 use parking_lot::Mutex;
 
 use super::fold::{Arriving, Fold};
-use super::{Head, Session, error};
+use super::ownership::{Act, Moment, Ownership};
+use super::{FirstClaim, Head, Session, error};
 use crate::codec::{Chain, event};
-use crate::model::{Incarnation, NewEvent, Profile, Seq};
+use crate::model::{Incarnation, NewEvent, Owner, Profile, Seq, Tenure};
 use crate::replay::admit::Report;
-use crate::store::{Birth, Damage, Found, LogId, Run};
+use crate::store::{Birth, Change, Damage, Found, LogId, Run};
 
 use super::error::{Error, Fact, Reason};
 
@@ -53,6 +55,8 @@ pub(super) struct Live {
     /// What the log leaves at its end. Once a log of the profiles dsh has one, it moves with every append; that of a raw
     /// one is as old as the last view that needed it.
     pub(super) fold: Option<Box<Fold>>,
+    /// Who may write.
+    pub(super) ownership: Ownership,
 }
 
 impl Live {
@@ -68,6 +72,7 @@ impl Live {
             damage: None,
             pending: VecDeque::new(),
             fold: None,
+            ownership: Ownership::default(),
         }
     }
 
@@ -127,12 +132,33 @@ impl Live {
             chain: self.chain,
             incarnation,
             updated_ms: self.updated_ms,
+            owner: self.ownership.record().and_then(|_| self.ownership.holding(Instant::now())),
             tail: self.fold.as_ref().filter(|fold| fold.next_seq() == self.next_seq).map(|fold| fold.tail_state()),
         }
     }
 
     pub(super) fn session(&self, store: [u8; 16]) -> Session {
-        Session { birth: self.birth.clone(), head: self.head(store) }
+        Session { birth: self.birth.clone(), head: self.head(store), owner: self.ownership.record().cloned() }
+    }
+
+    /// Refuses a write that is not the owner's. Asked under the slot's lock, with which the write is queued.
+    pub(super) fn check_epoch(&self, epoch: Option<u64>, act: Act) -> Result<(), Error> {
+        self.ownership.check(epoch, act, Instant::now())
+    }
+
+    /// The first owner of a new session: the change to commit.
+    pub(super) fn belong_to(&mut self, first: &FirstClaim) -> Result<Change, Error> {
+        let at = Moment::now();
+        let owner = self.ownership.claim(&first.claim, at)?;
+        let tenure = if first.publish { Tenure::Live } else { owner.tenure };
+        Ok(self.pass_to(Owner { tenure, ..owner }, at.now))
+    }
+
+    /// A change of hands, decided: the change to commit.
+    pub(super) fn pass_to(&mut self, owner: Owner, now: Instant) -> Change {
+        let owner = Arc::new(owner);
+        self.ownership.decide(owner.clone(), now);
+        Change::Owner { log: self.log, next_seq: self.next_seq, chain: self.chain, owner }
     }
 
     /// Refuses a caller who means another life of the name.
@@ -160,7 +186,9 @@ impl Live {
 impl From<Found> for Live {
     fn from(found: Found) -> Self {
         let session = found.session;
+        let ownership = Ownership::stored(session.owner.clone(), None);
         Self {
+            ownership,
             next_seq: session.next_seq,
             chain: session.chain,
             durable_next_seq: session.next_seq,

@@ -50,10 +50,10 @@ impl State {
                 self.names.insert(birth.key.clone(), *log);
                 let birth = birth.clone();
                 let (next_seq, chain) = (Seq::ZERO, Chain::START);
-                let session = Session { log: *log, birth, next_seq, chain, updated_ms: time_ms, position };
+                let session = Session { log: *log, birth, next_seq, chain, updated_ms: time_ms, position, owner: None };
                 self.sessions.insert(*log, session);
             }
-            Change::Append { log, run } => {
+            Change::Append { log, run } | Change::Repair { log, run } => {
                 let session = self.sessions.get_mut(log).ok_or_else(|| StoreError::Defect(format!("no {log:?}")))?;
                 (session.next_seq, session.chain) = (run.next_seq(), run.chain);
                 (session.updated_ms, session.position) = (session.updated_ms.max(time_ms), position);
@@ -63,6 +63,10 @@ impl State {
                 if let Some(session) = self.sessions.remove(log) {
                     self.names.remove(&session.birth.key);
                 }
+            }
+            Change::Owner { log, owner, .. } => {
+                let session = self.sessions.get_mut(log).ok_or_else(|| StoreError::Defect(format!("no {log:?}")))?;
+                (session.owner, session.position) = (Some(owner.clone()), position);
             }
         }
         Ok(())

@@ -19,7 +19,7 @@ use bytes::Bytes;
 
 pub use crate::codec::change::Birth;
 use crate::codec::{Chain, event};
-use crate::model::{Event, Incarnation, Seq, SessionKey};
+use crate::model::{Event, Incarnation, Owner, Seq, SessionKey};
 
 /// The number of one log in its store: one life of one session name. Never used twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -94,6 +94,25 @@ pub enum Change {
         /// The log's chain.
         chain: Chain,
     },
+    /// A log changes hands.
+    Owner {
+        /// The log.
+        log: LogId,
+        /// The log's next seq.
+        next_seq: Seq,
+        /// The log's chain.
+        chain: Chain,
+        /// The ownership from now on.
+        owner: Arc<Owner>,
+    },
+    /// Events that close an open turn are added at the end of a log: an append that a reader of changes can tell from
+    /// one of a host.
+    Repair {
+        /// The log.
+        log: LogId,
+        /// The events.
+        run: Run,
+    },
 }
 
 /// What the store knows of a live session; all of it is durable.
@@ -111,6 +130,8 @@ pub struct Session {
     pub updated_ms: u64,
     /// The last change of this log.
     pub position: Position,
+    /// Who owns it, or owned it last.
+    pub owner: Option<Arc<Owner>>,
 }
 
 /// Damage that opening or reading found in one log: events from here on cannot be proved.

@@ -12,6 +12,7 @@
 //! | `n` namespace length, namespace, id | log |
 //! | `a` namespace length, namespace, !updated, !log | nothing: the list, newest change first |
 //! | `r` log, first seq | a block of places |
+//! | `o` log | the ownership; the session has its checksum, so that neither can be older than the other |
 //! | `!mark` | the checkpoint: cursor, horizon, number of names, highest log |
 //!
 //! Numbers in keys are big-endian.
@@ -26,7 +27,7 @@ use bytes::{Buf, Bytes};
 use super::journal::Cursor;
 use super::place::{self, Place};
 use super::table::{Entry, Table};
-use crate::codec::Chain;
+use crate::codec::{Chain, ownership};
 use crate::model::{Namespace, Seq, SessionKey};
 use crate::store::{Birth, Damage, ListCursor, LogId, Position, Session, StoreError};
 
@@ -120,7 +121,7 @@ impl Index {
             for item in self.db.scan_prefix(b"s") {
                 let (key, bytes) = item?;
                 let log = decode_log(key.get(1..).unwrap_or_default())?;
-                max = max.max(decode_entry(log, &bytes)?.session.position.0);
+                max = max.max(decode_entry(log, &bytes)?.0.session.position.0);
             }
             Ok(max)
         })
@@ -133,7 +134,7 @@ impl Index {
 
     fn load(&self, log: LogId) -> Result<Option<Entry>, Broken> {
         let Some(bytes) = self.db.get(session_key(log))? else { return Ok(None) };
-        let entry = decode_entry(log, &bytes)?;
+        let entry = self.owned(decode_entry(log, &bytes)?)?;
         let newest = self.db.range(run_key(log, Seq::ZERO)..run_key(LogId(log.0 + 1), Seq::ZERO)).next_back();
         let end = match newest.transpose()? {
             None => Seq::ZERO,
@@ -145,6 +146,20 @@ impl Index {
         } else {
             Err(Broken(format!("head and runs of {log:?} differ")))
         }
+    }
+
+    /// The entry with its owner.
+    fn owned(&self, (mut entry, sum): (Entry, u64)) -> Result<Entry, Broken> {
+        let log = entry.session.log;
+        if sum != 0 {
+            let Some(bytes) = self.db.get(owner_key(log))? else { return broken("session without its owner") };
+            if checksum(&bytes) != sum {
+                return Err(Broken(format!("head and owner of {log:?} differ")));
+            }
+            let owner = ownership::decode(&mut Bytes::copy_from_slice(&bytes)).map_err(|e| Broken(e.to_string()))?;
+            entry.session.owner = Some(Arc::new(owner));
+        }
+        Ok(entry)
     }
 
     /// Places that cover a log from `from` on, at most about `runs_max` of them. Empty when the index has no run at
@@ -187,7 +202,8 @@ impl Index {
                 let cursor = decode_list_key(&key, prefix.len())?;
                 let bytes = self.db.get(session_key(cursor.log))?;
                 let entry = bytes.map(|bytes| decode_entry(cursor.log, &bytes)).transpose()?;
-                let entry = entry.filter(|entry| entry.session.updated_ms == cursor.updated_ms);
+                let entry = entry.filter(|(entry, _)| entry.session.updated_ms == cursor.updated_ms);
+                let entry = entry.map(|entry| self.owned(entry)).transpose()?;
                 let is_wanted = entry.map(&mut *visit);
                 // A checkpoint may have moved the row since it was read; a row that is still there is wrong.
                 if is_wanted.is_none() && self.db.contains_key(&key)? {
@@ -236,7 +252,7 @@ impl Batch<'_> {
         let namespace = session.birth.key.namespace.as_str();
         let before = self.index.db.get(session_key(session.log))?;
         if let Some(before) = &before {
-            let before = decode_entry(session.log, before)?.session;
+            let before = decode_entry(session.log, before)?.0.session;
             self.remove(list_key(namespace, ListCursor { updated_ms: before.updated_ms, log: session.log }))?;
         }
         // A deleted log stays readable.
@@ -244,9 +260,15 @@ impl Batch<'_> {
             self.insert(run_key(session.log, first_seq), block)?;
         }
         if entry.deleted {
+            self.remove(owner_key(session.log))?;
             return self.remove(session_key(session.log));
         }
-        self.insert(session_key(session.log), encode_entry(entry))?;
+        let mut owner = Vec::new();
+        session.owner.iter().for_each(|current| ownership::encode(current, &mut owner));
+        self.insert(session_key(session.log), encode_entry(entry, checksum(&owner)))?;
+        if !owner.is_empty() {
+            self.insert(owner_key(session.log), owner)?;
+        }
         self.insert(list_key(namespace, ListCursor { updated_ms: session.updated_ms, log: session.log }), Vec::new())
     }
 
@@ -287,6 +309,10 @@ impl Batch<'_> {
 
 fn session_key(log: LogId) -> Vec<u8> {
     [b"s", &log.0.to_be_bytes()[..]].concat()
+}
+
+fn owner_key(log: LogId) -> Vec<u8> {
+    [b"o", &log.0.to_be_bytes()[..]].concat()
 }
 
 fn name_key(key: &SessionKey) -> Vec<u8> {
@@ -351,7 +377,13 @@ fn unseal(bytes: &[u8]) -> Result<Bytes, Broken> {
     }
 }
 
-fn encode_entry(entry: &Entry) -> Vec<u8> {
+/// The checksum of an ownership; that of nothing is 0, and no other is.
+fn checksum(owner: &[u8]) -> u64 {
+    if owner.is_empty() { 0 } else { u64::from(crc32c::crc32c(owner)) + 1 }
+}
+
+/// `owner` is the checksum of the ownership.
+fn encode_entry(entry: &Entry, owner: u64) -> Vec<u8> {
     let session = &entry.session;
     let mut out = Vec::with_capacity(256);
     let good = entry.damage.map_or(u64::MAX, |damage| damage.good_next_seq.get());
@@ -360,10 +392,11 @@ fn encode_entry(entry: &Entry) -> Vec<u8> {
     }
     out.extend_from_slice(&session.chain.0);
     session.birth.encode(&mut out);
+    out.extend_from_slice(&owner.to_le_bytes());
     seal(out)
 }
 
-fn decode_entry(log: LogId, bytes: &[u8]) -> Result<Entry, Broken> {
+fn decode_entry(log: LogId, bytes: &[u8]) -> Result<(Entry, u64), Broken> {
     let mut bytes = unseal(bytes)?;
     if bytes.len() < 64 {
         return broken("session");
@@ -375,8 +408,11 @@ fn decode_entry(log: LogId, bytes: &[u8]) -> Result<Entry, Broken> {
     let mut chain = [0; 32];
     bytes.copy_to_slice(&mut chain);
     let birth = Birth::decode(&mut bytes).map_err(|e| Broken(e.to_string()))?;
-    let session = Session { log, birth: Arc::new(birth), next_seq, chain: Chain(chain), updated_ms, position };
-    Ok(Entry { session, damage, deleted: false, places: Vec::new() })
+    // Entries from before there were owners end here.
+    let owner = if bytes.len() >= 8 { bytes.get_u64_le() } else { 0 };
+    let (birth, chain) = (Arc::new(birth), Chain(chain));
+    let session = Session { log, birth, next_seq, chain, updated_ms, position, owner: None };
+    Ok((Entry { session, damage, deleted: false, places: Vec::new() }, owner))
 }
 
 fn encode_mark(mark: &Mark, store: u64) -> Vec<u8> {

@@ -12,6 +12,7 @@ use crate::codec::frame::{
     GROUP_BYTES_MAX, GROUP_HEADER_BYTES, GroupHeader, PADDING, PAYLOAD_BYTES_MAX, RECORD_HEADER_BYTES, RecordHeader,
     SECTOR, SEGMENT_HEADER_BYTES, SegmentHeader,
 };
+use crate::codec::ownership;
 use crate::store::{Change, StoreError};
 
 /// What the page cache reads and writes at once.
@@ -119,17 +120,25 @@ impl Journal {
 }
 
 fn encode_record(change: &Change, position: u64, out: &mut Vec<u8>) -> RecordHeader {
-    let mut birth_bytes = Vec::new();
+    let mut bytes = Vec::new();
     let (kind, log, first_seq, count, link, chain, payload) = match change {
         Change::Create { log, birth } => {
-            birth.encode_twice(&mut birth_bytes);
+            birth.encode_twice(&mut bytes);
             let start = crate::codec::Chain::START;
-            (Kind::Create, log, crate::model::Seq::ZERO, 0, start.link(), start, &birth_bytes[..])
+            (Kind::Create, log, crate::model::Seq::ZERO, 0, start.link(), start, &bytes[..])
         }
         Change::Append { log, run } => {
             (Kind::Append, log, run.first_seq, run.count, run.link, run.chain, &run.events[..])
         }
         Change::Delete { log, next_seq, chain } => (Kind::Delete, log, *next_seq, 0, chain.link(), *chain, &[][..]),
+        Change::Owner { log, next_seq, chain, owner } => {
+            ownership::encode_record(owner, &mut bytes);
+            let epoch = u32::try_from(owner.epoch).unwrap_or(u32::MAX);
+            (Kind::Owner, log, *next_seq, epoch, chain.link(), *chain, &bytes[..])
+        }
+        Change::Repair { log, run } => {
+            (Kind::Repair, log, run.first_seq, run.count, run.link, run.chain, &run.events[..])
+        }
     };
     let header = RecordHeader {
         kind,

@@ -34,7 +34,7 @@ use self::index::Index;
 use self::journal::{Cursor, Journal, Spares};
 use self::open::{Opened, Rest};
 use self::segment::Segment;
-use self::table::{Base, Table};
+use self::table::{Base, Content, Table};
 use super::{Change, Found, Health, ListCursor, ListFilter, ListPage, LogId, Position, Run, Store, StoreError};
 use crate::codec::frame::{SEGMENT_HEADER_BYTES, SegmentHeader};
 use crate::model::{Seq, SessionKey};
@@ -251,11 +251,7 @@ impl Shared {
         let base = Base { frozen: frozen.as_deref(), index: index.as_deref() };
         let mut applied = Ok(());
         for (change, (header, place)) in changes.iter().zip(&written) {
-            let birth = match change {
-                Change::Create { birth, .. } => Some(birth.clone()),
-                Change::Append { .. } | Change::Delete { .. } => None,
-            };
-            applied = applied.and_then(|()| table.apply(base, (header, *place), birth, time_ms));
+            applied = applied.and_then(|()| table.apply(base, (header, *place), Content::of(change), time_ms));
         }
         table.cursor = journal.cursor();
         drop(view);

@@ -9,11 +9,11 @@ use super::index::Index;
 use super::journal::Cursor;
 use super::place::Place;
 use super::replay::Sink;
-use crate::codec::Chain;
 use crate::codec::change::Kind;
 use crate::codec::frame::{RecordHeader, RecordStub};
-use crate::model::{Seq, SessionKey};
-use crate::store::{Birth, Damage, LogId, Position, Session, StoreError};
+use crate::codec::{Chain, ownership};
+use crate::model::{Owner, Seq, SessionKey, Tenure};
+use crate::store::{Birth, Change, Damage, LogId, Position, Session, StoreError};
 
 /// A session with everything that the index keeps of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,6 +30,56 @@ impl Entry {
     /// A copy without the runs, of which there may be many.
     pub(super) fn without_places(&self) -> Self {
         Self { session: self.session.clone(), damage: self.damage, deleted: self.deleted, places: Vec::new() }
+    }
+
+    /// The log changes hands. A record that is lost but for its epoch fences whoever got that one: nobody may write
+    /// with it, and it is never handed out again.
+    fn pass_to(&mut self, epoch: u32, content: Content, since_ms: u64) {
+        let before = self.session.owner.as_deref();
+        let owner = match content {
+            Content::Owner(owner) => owner,
+            Content::None | Content::Birth(_) => Arc::new(Owner {
+                epoch: u64::from(epoch).max(before.map_or(0, |owner| owner.epoch)),
+                holder: "".into(),
+                tenure: Tenure::Released,
+                since_ms,
+                ttl_ms: before.map_or(0, |owner| owner.ttl_ms),
+                take_overs: before.map(|owner| owner.take_overs.clone()).unwrap_or_default(),
+            }),
+        };
+        self.session.owner = Some(owner);
+    }
+}
+
+/// The part of a record that its header does not have.
+#[derive(Clone, Debug)]
+pub(super) enum Content {
+    /// Nothing that a table keeps, or it is lost.
+    None,
+    /// Of a `Create`.
+    Birth(Arc<Birth>),
+    /// Of an `Owner`.
+    Owner(Arc<Owner>),
+}
+
+impl Content {
+    /// What a change brings along.
+    pub(super) fn of(change: &Change) -> Self {
+        match change {
+            Change::Create { birth, .. } => Self::Birth(birth.clone()),
+            Change::Owner { owner, .. } => Self::Owner(owner.clone()),
+            Change::Append { .. } | Change::Delete { .. } | Change::Repair { .. } => Self::None,
+        }
+    }
+
+    /// What the payload of a record brings along, as far as it can be read.
+    fn read(kind: Option<Kind>, payload: &Bytes) -> Self {
+        let read = match kind {
+            Some(Kind::Create) => Birth::decode_either(payload).ok().map(Arc::new).map(Self::Birth),
+            Some(Kind::Owner) => ownership::decode_record(payload).ok().map(Arc::new).map(Self::Owner),
+            Some(Kind::Append | Kind::Delete | Kind::Repair) | None => None,
+        };
+        read.unwrap_or(Self::None)
     }
 }
 
@@ -50,18 +100,18 @@ pub(super) struct Table {
 }
 
 impl Table {
-    /// Takes a committed record. `birth` is the payload of a `Create`. A record that the index has is passed over.
+    /// Takes a committed record. A record that the index has is passed over.
     pub(super) fn apply(
         &mut self,
         base: Base<'_>,
         (header, place): (&RecordHeader, Place),
-        birth: Option<Arc<Birth>>,
+        content: Content,
         time_ms: u64,
     ) -> Result<(), StoreError> {
         let log = LogId(header.log);
         self.log_max = self.log_max.max(header.log);
-        if let (Kind::Create, Some(birth)) = (header.kind, birth) {
-            self.create(base, log, header, (birth, time_ms))?;
+        if let (Kind::Create, Content::Birth(birth)) = (header.kind, &content) {
+            self.create(base, log, header, (birth.clone(), time_ms))?;
             return Ok(());
         }
         let Some(entry) = self.entry(base, log)? else {
@@ -73,15 +123,24 @@ impl Table {
             return Ok(());
         }
         session.position = Position(header.position);
-        session.updated_ms = session.updated_ms.max(time_ms);
+        if header.kind != Kind::Owner {
+            session.updated_ms = session.updated_ms.max(time_ms);
+        }
+        let follows = header.first_seq == session.next_seq && header.link == session.chain.link();
         match header.kind {
-            Kind::Append if header.first_seq == session.next_seq && header.link == session.chain.link() => {
+            Kind::Append | Kind::Repair if follows => {
                 (session.next_seq, session.chain) = (place.next_seq(), header.chain);
                 entry.places.push(place);
                 self.runs += 1;
             }
-            Kind::Append => {
+            Kind::Append | Kind::Repair => {
                 entry.damage.get_or_insert(Damage { good_next_seq: session.next_seq });
+            }
+            Kind::Owner => {
+                if !follows {
+                    entry.damage.get_or_insert(Damage { good_next_seq: session.next_seq });
+                }
+                entry.pass_to(header.count, content, time_ms);
             }
             Kind::Delete => {
                 entry.deleted = true;
@@ -106,7 +165,8 @@ impl Table {
             return Ok(());
         }
         let position = Position(header.position);
-        let session = Session { log, birth, next_seq: Seq::ZERO, chain: Chain::START, updated_ms, position };
+        let (next_seq, chain) = (Seq::ZERO, Chain::START);
+        let session = Session { log, birth, next_seq, chain, updated_ms, position, owner: None };
         self.logs.insert(log, Entry { session, damage: None, deleted: false, places: Vec::new() });
         Ok(())
     }
@@ -161,11 +221,8 @@ impl<'a> Loader<'a> {
 
 impl Sink for Loader<'_> {
     fn record(&mut self, header: &RecordHeader, payload: Bytes, place: Place, time_ms: u64) -> Result<(), StoreError> {
-        let birth = match header.kind {
-            Kind::Create => Birth::decode_either(&payload).ok().map(Arc::new),
-            Kind::Append | Kind::Delete => None,
-        };
-        self.table.apply(self.base(), (header, place), birth, time_ms)?;
+        let content = Content::read(Some(header.kind), &payload);
+        self.table.apply(self.base(), (header, place), content, time_ms)?;
         if self.table.runs + self.table.logs.len() >= ENTRIES_MAX {
             self.index.write(&self.table)?;
             self.table = self.table.successor();
@@ -178,21 +235,30 @@ impl Sink for Loader<'_> {
         tracing::error!(log = stub.log, seq = %stub.first_seq, "a journal record is damaged");
         self.table.log_max = self.table.log_max.max(stub.log);
         let base = self.base();
-        match (stub.kind, Birth::decode_either(payload)) {
-            (Some(Kind::Create), Ok(birth)) => {
+        match (stub.kind, Content::read(stub.kind, payload)) {
+            (Some(Kind::Create), Content::Birth(birth)) => {
                 let (header, place) = restored(stub, Kind::Create);
-                self.table.apply(base, (&header, place), Some(birth.into()), time_ms)
+                self.table.apply(base, (&header, place), Content::Birth(birth), time_ms)
             }
             // Its name is lost.
-            (Some(Kind::Create), Err(_)) => {
+            (Some(Kind::Create), _) => {
                 self.lost(Position(stub.position));
                 Ok(())
             }
-            (Some(Kind::Delete), _) => {
+            (Some(Kind::Delete), content) => {
                 let (header, place) = restored(stub, Kind::Delete);
-                self.table.apply(base, (&header, place), None, time_ms)
+                self.table.apply(base, (&header, place), content, time_ms)
             }
-            (Some(Kind::Append) | None, _) => {
+            // It holds no event. That it is there proves nothing about those before it, so that the position stays.
+            (Some(Kind::Owner), content) => {
+                if let Some(entry) = self.table.entry(base, log)?
+                    && entry.session.position.0 < stub.position
+                {
+                    entry.pass_to(stub.count, content, time_ms);
+                }
+                Ok(())
+            }
+            (Some(Kind::Append | Kind::Repair) | None, _) => {
                 let entry = self.table.entry(base, log)?;
                 if let Some(entry) = entry.filter(|entry| entry.session.position.0 < stub.position) {
                     entry.session.position = Position(stub.position);
