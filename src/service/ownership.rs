@@ -246,3 +246,113 @@ impl Ownership {
         self.told = Some(owner.clone());
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TTL: Duration = Duration::from_millis(100);
+
+    /// The states that an ownership can be in; epoch 1 is `a`'s.
+    fn states(start: Instant) -> [(&'static str, Ownership, Instant); 6] {
+        let at = Moment { now: start, now_ms: 7 };
+        let claim = Claim { holder: "a".into(), ttl_ms: 100, take_over: None };
+        let mut reserved = Ownership::default();
+        let owner = reserved.claim(&claim, at).unwrap();
+        reserved.decide(Arc::new(owner), start);
+        let mut live = reserved.clone();
+        let owner = live.publish(1, at).unwrap().unwrap();
+        live.decide(Arc::new(owner), start);
+        let mut released = live.clone();
+        let owner = released.release(1, at).unwrap().unwrap();
+        released.decide(Arc::new(owner), start);
+        let (running, over) = (start + TTL / 2, start + TTL);
+        [
+            ("nobody", Ownership::default(), running),
+            ("reserved", reserved.clone(), running),
+            ("reserved, run out", reserved, over),
+            ("live", live.clone(), running),
+            ("live, run out", live, over),
+            ("released", released, running),
+        ]
+    }
+
+    /// What comes out of everything that can be asked of a state.
+    fn outcomes(ownership: &Ownership, now: Instant) -> Vec<String> {
+        let at = Moment { now, now_ms: 8 };
+        let claim = |holder: &str, why: Option<&str>| {
+            let claim = Claim { holder: holder.into(), ttl_ms: 100, take_over: why.map(Into::into) };
+            ownership.claim(&claim, at).map(|owner| format!("{} {}", owner.epoch, owner.take_overs.len()))
+        };
+        let passed = |passed: Result<Option<Owner>, Error>| {
+            passed.map(|owner| owner.map_or("same".to_owned(), |owner| format!("{:?}", owner.tenure)))
+        };
+        let check = |epoch, act| ownership.check(epoch, act, now).map(|()| "ok".to_owned());
+        let all = [
+            claim("b", None),
+            claim("a", None),
+            claim("b", Some("why")),
+            passed(ownership.publish(1, at)),
+            passed(ownership.publish(9, at)),
+            passed(ownership.renew(1, None, at)),
+            passed(ownership.renew(1, Some(5), at)),
+            passed(ownership.release(1, at)),
+            check(None, Act::Append),
+            check(Some(1), Act::Append),
+            check(Some(9), Act::Append),
+            check(None, Act::Flush),
+            check(Some(1), Act::Flush),
+            check(None, Act::Keep),
+            check(Some(1), Act::Keep),
+            check(None, Act::Repair),
+            check(Some(1), Act::Repair),
+            ownership.may_close().map(|()| "ok".to_owned()),
+        ];
+        all.map(|outcome| outcome.unwrap_or_else(|error| format!("{:?}", error.reason))).to_vec()
+    }
+
+    /// One row per question, one column per state.
+    const TABLE: [[&str; 7]; 18] = [
+        ["claim by another", "1 0", "LeaseHeld", "2 0", "SessionLive", "2 0", "2 0"],
+        ["claim by the holder", "1 0", "2 0", "2 0", "SessionLive", "2 0", "2 0"],
+        ["take over", "1 0", "2 1", "2 1", "2 1", "2 1", "2 0"],
+        ["publish", "Fenced", "Live", "Live", "same", "same", "Fenced"],
+        ["publish another", "Fenced", "Fenced", "Fenced", "Fenced", "Fenced", "Fenced"],
+        ["renew", "Fenced", "same", "same", "same", "same", "Fenced"],
+        ["renew for longer", "Fenced", "Reserved", "Reserved", "Live", "Live", "Fenced"],
+        ["release", "Fenced", "Released", "Released", "Released", "Released", "same"],
+        ["append of nobody", "ok", "OwnerRequired", "OwnerRequired", "OwnerRequired", "OwnerRequired", "ok"],
+        ["append", "Fenced", "NotPublished", "NotPublished", "ok", "ok", "Fenced"],
+        ["append of another", "Fenced", "Fenced", "Fenced", "Fenced", "Fenced", "Fenced"],
+        ["flush of nobody", "ok", "ok", "ok", "ok", "ok", "ok"],
+        ["flush", "Fenced", "ok", "ok", "ok", "ok", "Fenced"],
+        ["delete or fork of nobody", "ok", "OwnerRequired", "OwnerRequired", "OwnerRequired", "OwnerRequired", "ok"],
+        ["delete or fork", "Fenced", "ok", "ok", "ok", "ok", "Fenced"],
+        ["repair of nobody", "ok", "LeaseHeld", "LeaseHeld", "SessionLive", "SessionLive", "ok"],
+        ["repair", "Fenced", "ok", "ok", "ok", "ok", "Fenced"],
+        ["load of an open turn", "ok", "TurnOpen", "TurnOpen", "TurnOpen", "TurnOpen", "ok"],
+    ];
+
+    #[test]
+    fn every_question_has_its_answer_in_every_state() {
+        for (column, (state, ownership, now)) in states(Instant::now()).into_iter().enumerate() {
+            for (row, outcome) in TABLE.iter().zip(outcomes(&ownership, now)) {
+                assert_eq!(outcome, row[column + 1], "{} when {state}", row[0]);
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_shown_is_durable_and_a_sign_of_life_begins_the_lease_anew() {
+        let start = Instant::now();
+        let (_, mut live, _) = states(start)[3].clone();
+        assert_eq!((live.holding(start), live.is_settled()), (None, false));
+        let owner = live.current.clone().unwrap();
+        live.settle(&owner);
+        assert_eq!(live.holding(start).unwrap().expires_in, Some(TTL));
+        live.touch(start + TTL / 2);
+        assert!(live.is_running(start + TTL) && !live.is_running(start + TTL + TTL / 2));
+        assert_eq!(live.holding(start + TTL * 2).unwrap().expires_in, Some(Duration::ZERO));
+        assert_eq!(live.check(Some(1), Act::Append, start + TTL * 2).map_err(|error| error.reason), Ok(()));
+    }
+}

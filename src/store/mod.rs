@@ -12,6 +12,8 @@ pub mod memory;
 
 #[cfg(test)]
 mod contract;
+#[cfg(test)]
+mod handover;
 
 use std::sync::Arc;
 
