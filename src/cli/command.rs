@@ -369,7 +369,7 @@ fn print_row(session: &pb::Session, as_json: bool) -> anyhow::Result<()> {
 
 /// A head as `--json` prints it.
 #[derive(serde::Serialize)]
-struct HeadJson {
+pub(super) struct HeadJson {
     next_seq: u64,
     durable_next_seq: u64,
     revision: String,
@@ -378,7 +378,7 @@ struct HeadJson {
     updated_at_ms: u64,
 }
 
-fn head_json(head: &pb::Head) -> HeadJson {
+pub(super) fn head_json(head: &pb::Head) -> HeadJson {
     HeadJson {
         next_seq: head.next_seq,
         durable_next_seq: head.durable_next_seq,

@@ -285,7 +285,7 @@ mod tests {
             ownership.claim(&claim, at).map(|owner| format!("{} {}", owner.epoch, owner.take_overs.len()))
         };
         let passed = |passed: Result<Option<Owner>, Error>| {
-            passed.map(|owner| owner.map_or("same".to_owned(), |owner| format!("{:?}", owner.tenure)))
+            passed.map(|owner| owner.map_or_else(|| "same".to_owned(), |owner| format!("{:?}", owner.tenure)))
         };
         let check = |epoch, act| ownership.check(epoch, act, now).map(|()| "ok".to_owned());
         let all = [
