@@ -11,6 +11,7 @@ use quipu::store::memory::MemoryStore;
 use tonic::{Code, Status};
 
 use crate::support::host::*;
+use crate::support::process::Process;
 use crate::support::{Calls, Node, batch, notes, refused, run};
 
 async fn prepare(
@@ -304,4 +305,47 @@ fn racing_hosts_never_mix_their_epochs() {
         println!("{} epochs, {} events", epochs.len(), written.len());
         assert!(written.len() > 20);
     });
+}
+
+#[test]
+fn the_commands_show_take_and_heal_a_session() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Process::start(dir.path(), &[]);
+    server.json(&["create", "s"], b"");
+    let lines: Vec<String> = open()
+        .iter()
+        .map(|event| {
+            let data = std::str::from_utf8(&event.body.data).unwrap();
+            let surface = if event.body.surface_op.is_some() { r#","surfaceOp":"append""# } else { "" };
+            format!(r#"{{"type":"{}","time":{},"data":{data}{surface}}}"#, event.body.kind, event.body.time_ms)
+        })
+        .collect();
+    server.json(&["append", "s"], lines.join("\n").as_bytes());
+    let seen = server.json(&["inspect", "s"], b"").remove(0);
+    assert_eq!((&seen["closers"], &seen["live"], &seen["head"]["next_seq"]), (&4.into(), &false.into(), &11.into()));
+    assert_eq!(server.json(&["inspect", "s", "--events"], b"").len(), 15);
+    let dry = server.json(&["repair", "s", "--dry-run"], b"").remove(0);
+    assert_eq!((&dry["committed"], dry["closers"].as_array().unwrap().len()), (&false.into(), 4));
+    let taken = server.json(&["take-over", "s", "--reason", "to look at it", "--ttl-ms", "60000"], b"").remove(0);
+    assert_eq!((&taken["epoch"], &taken["repaired"]), (&1.into(), &4.into()));
+    assert_eq!(server.json(&["owner", "s"], b"")[0]["owner"]["holder"], "operator");
+    let refused = server.command(&["append", "s", "--first-seq", "15"]);
+    assert_eq!(refused.status.code(), Some(0), "no events, no refusal");
+    let taken = ["take-over", "s", "--reason", "done", "--holder", "next", "--release"];
+    assert_eq!(server.json(&taken, b"")[0]["epoch"], 2);
+    let owner = server.json(&["owner", "s"], b"").remove(0);
+    assert!(owner["owner"].is_null());
+    assert_eq!(
+        (&owner["take_overs"][0]["reason"], &owner["take_overs"][0]["from_holder"]),
+        (&"done".into(), &"operator".into())
+    );
+    assert_eq!(server.json(&["load", "s"], b"")[0]["repaired"], 0);
+    assert_eq!(server.json(&["load", "s", "--events"], b"").len(), 15);
+    let revision = "00".repeat(16);
+    let refused = server.command(&["repair", "s", "--revision", &revision]);
+    assert_eq!(refused.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("REVISION_CONFLICT"));
+    let text = server.command(&["owner", "s"]);
+    assert!(String::from_utf8_lossy(&text.stdout).contains("nobody owns"));
+    server.end();
 }
