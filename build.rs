@@ -12,6 +12,8 @@ const FILES: &[&str] = &[
     "quipu/v1/errors.proto",
     "quipu/v1/session.proto",
     "quipu/v1/log.proto",
+    "quipu/v1/owner.proto",
+    "quipu/v1/face.proto",
     "quipu/v1/view.proto",
     "quipu/v1/fork.proto",
     "quipu/v1/admin.proto",

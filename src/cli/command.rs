@@ -146,6 +146,7 @@ pub(super) async fn create(args: CreateArgs) -> anyhow::Result<()> {
         namespace: args.target.namespace.clone(),
         header: Some(header),
         profile: Some(profile.into()),
+        claim: None,
     };
     let answer = connect(&args.target).await?.sessions.create_session(request).await;
     let answer = answer.map_err(|status| refusal(&status))?.into_inner();
@@ -160,7 +161,7 @@ pub(super) async fn stat(args: SessionArgs) -> anyhow::Result<()> {
 }
 
 pub(super) async fn flush(args: SessionArgs) -> anyhow::Result<()> {
-    let request = pb::FlushRequest { namespace: args.target.namespace.clone(), session_id: args.id };
+    let request = pb::FlushRequest { namespace: args.target.namespace.clone(), session_id: args.id, epoch: None };
     let answer = connect(&args.target).await?.log.flush(request).await;
     let head = answer.map_err(|status| refusal(&status))?.into_inner().head.unwrap_or_default();
     print_head(&head, args.target.json)
@@ -170,7 +171,7 @@ pub(super) async fn remove(args: RemoveArgs) -> anyhow::Result<()> {
     let mut client = connect(&args.target).await?;
     for id in args.ids {
         let namespace = args.target.namespace.clone();
-        let request = pb::DeleteSessionRequest { namespace, session_id: id.clone(), incarnation: None };
+        let request = pb::DeleteSessionRequest { namespace, session_id: id.clone(), ..Default::default() };
         let answer = client.sessions.delete_session(request).await;
         let head = answer.map_err(|status| refusal(&status))?.into_inner().head.unwrap_or_default();
         if args.target.json {
@@ -213,7 +214,8 @@ pub(super) async fn append(args: AppendArgs) -> anyhow::Result<()> {
     }
     batch.send(&mut client, &mut next_seq).await?;
     if args.accepted {
-        let request = pb::FlushRequest { namespace: batch.namespace.clone(), session_id: args.id.clone() };
+        let (namespace, session_id) = (batch.namespace.clone(), args.id.clone());
+        let request = pb::FlushRequest { namespace, session_id, epoch: None };
         client.log.flush(request).await.map_err(|status| refusal(&status))?;
     }
     if args.target.json {
@@ -368,7 +370,7 @@ fn print_row(session: &pb::Session, as_json: bool) -> anyhow::Result<()> {
 
 /// A head as `--json` prints it.
 #[derive(serde::Serialize)]
-struct HeadJson {
+pub(super) struct HeadJson {
     next_seq: u64,
     durable_next_seq: u64,
     revision: String,
@@ -377,7 +379,7 @@ struct HeadJson {
     updated_at_ms: u64,
 }
 
-fn head_json(head: &pb::Head) -> HeadJson {
+pub(super) fn head_json(head: &pb::Head) -> HeadJson {
     HeadJson {
         next_seq: head.next_seq,
         durable_next_seq: head.durable_next_seq,

@@ -18,6 +18,7 @@ mod export;
 mod fork;
 mod import;
 mod lines;
+mod owner;
 mod rules;
 mod serve;
 mod space;
@@ -123,6 +124,27 @@ enum Command {
     Lineage(view::LineageArgs),
     /// Show turns, steps, times and tokens of a session.
     Stats(view::StatsArgs),
+    /// Show a log's end and what would close its open turn; changes nothing.
+    ///
+    /// While an owner's lease runs the log is shown as it stands, with its open turn. With --events all of it, the
+    /// closers last.
+    Inspect(owner::FaceArgs),
+    /// Close an open turn durably, and show the log's end.
+    ///
+    /// Refused with TURN_OPEN while somebody owns the session: its owner may go on with the turn.
+    Load(owner::FaceArgs),
+    /// Close an open turn of exactly the log that is there now, or show with --dry-run what would be appended.
+    ///
+    /// Calls without a result get one that says that the outcome is unknown; nothing is invented, and every node
+    /// appends the same bytes. Refused while somebody else owns the session.
+    Repair(owner::RepairArgs),
+    /// Show who owns a session, and how it changed hands.
+    Owner(owner::OwnerArgs),
+    /// Take a session from its owner, whose writes are refused from then on.
+    ///
+    /// The reason is kept in the session's record. The session is reserved for --holder until its lease ends, or free
+    /// for the next host at once with --release.
+    TakeOver(owner::TakeOverArgs),
     /// Print a completion script: quipu completions bash > /etc/bash_completion.d/quipu
     Completions {
         /// The shell.
@@ -193,6 +215,11 @@ pub fn main() -> ExitCode {
         Command::Retention(args) => run(space::retention(args)),
         Command::Du(args) => run(space::du(args)),
         Command::Import(args) => run(import::import(args)),
+        Command::Inspect(args) => run(owner::inspect(args)),
+        Command::Load(args) => run(owner::load(args)),
+        Command::Repair(args) => run(owner::repair(args)),
+        Command::Owner(args) => run(owner::owner(args)),
+        Command::TakeOver(args) => run(owner::take_over(args)),
         Command::Export(args) => run(export::export(args)),
         Command::Messages(args) => run(view::messages(args)),
         Command::Request(args) => run(view::request(args)),

@@ -151,6 +151,7 @@ pub(super) async fn retention(args: RetentionArgs) -> anyhow::Result<()> {
 fn print_aged((aged, session): (&pb::AgedSession, &pb::Session), args: &RetentionArgs) -> std::io::Result<()> {
     let kept = aged.kept.map(|_| match aged.kept() {
         pb::KeptReason::OpenTurn => "open-turn",
+        pb::KeptReason::Owned => "owned",
         pb::KeptReason::Changed | pb::KeptReason::Unspecified => "changed",
     });
     let id = session.header.as_ref().map_or("", |header| &header.id);

@@ -19,6 +19,10 @@ pub enum Kind {
     Append,
     /// A session is deleted.
     Delete,
+    /// A session changes hands; the payload is an ownership. The header counts its epoch.
+    Owner,
+    /// Closers are added to a log: an append that the service decided on.
+    Repair,
     /// A session begins as a fork of another.
     Fork,
     /// A copy of shared events, or (without events) the end of such copying: the log stands alone.
@@ -34,6 +38,8 @@ impl Kind {
             Self::Create => 1,
             Self::Append => 2,
             Self::Delete => 3,
+            Self::Owner => 4,
+            Self::Repair => 5,
             Self::Fork => 6,
             Self::Detach => 7,
             Self::Purge => 8,
@@ -46,6 +52,8 @@ impl Kind {
             1 => Some(Self::Create),
             2 => Some(Self::Append),
             3 => Some(Self::Delete),
+            4 => Some(Self::Owner),
+            5 => Some(Self::Repair),
             6 => Some(Self::Fork),
             7 => Some(Self::Detach),
             8 => Some(Self::Purge),
@@ -104,32 +112,35 @@ impl Birth {
     pub fn encode_twice(&self, out: &mut Vec<u8>) {
         let mut birth = Vec::with_capacity(256);
         self.encode(&mut birth);
-        seal_twice(&birth, out);
+        put_twice(&birth, out);
     }
 
     /// Reads the payload of a `Create` record from whichever half is sound.
     pub fn decode_either(payload: &Bytes) -> Result<Self, Malformed> {
-        Self::decode(&mut open_either(payload, "session")?)
+        decode_either(payload, Self::decode)
     }
 }
 
-/// Appends content twice, each time as length, bytes and CRC-32C.
-pub(super) fn seal_twice(content: &[u8], out: &mut Vec<u8>) {
+/// Appends a block twice, each as length, bytes and CRC-32C.
+pub(super) fn put_twice(block: &[u8], out: &mut Vec<u8>) {
     for _ in 0..2 {
-        put_block(content, out);
-        out.extend_from_slice(&crc32c::crc32c(content).to_le_bytes());
+        put_block(block, out);
+        out.extend_from_slice(&crc32c::crc32c(block).to_le_bytes());
     }
 }
 
-/// The content of whichever half is sound.
-pub(super) fn open_either(payload: &Bytes, what: &'static str) -> Result<Bytes, Malformed> {
-    let open = |mut bytes: Bytes| {
-        let mut reader = Reader::new(&mut bytes, what);
-        let content = reader.block()?;
-        if reader.u32()? == crc32c::crc32c(&content) { Ok(content) } else { reader.fail() }
+/// Reads what stands there twice from whichever half is sound.
+pub(super) fn decode_either<T>(
+    payload: &Bytes,
+    decode: impl Fn(&mut Bytes) -> Result<T, Malformed>,
+) -> Result<T, Malformed> {
+    let sealed = |mut bytes: Bytes| {
+        let mut reader = Reader::new(&mut bytes, "record");
+        let mut block = reader.block()?;
+        if reader.u32()? == crc32c::crc32c(&block) { decode(&mut block) } else { reader.fail() }
     };
     // The length of the first half may be what is damaged; the halves are alike.
-    open(payload.clone()).or_else(|_| open(payload.slice(payload.len() / 2..)))
+    sealed(payload.clone()).or_else(|_| sealed(payload.slice(payload.len() / 2..)))
 }
 
 fn put_text(text: &str, out: &mut Vec<u8>) {

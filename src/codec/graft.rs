@@ -8,7 +8,7 @@
 
 use bytes::Bytes;
 
-use super::change::{Birth, open_either, seal_twice};
+use super::change::{Birth, decode_either, put_twice};
 use super::reader::{Malformed, Reader, put_block};
 use super::{Chain, Summary};
 use crate::model::Seq;
@@ -96,16 +96,19 @@ impl Graft {
         self.extents.iter().for_each(|extent| extent.encode(&mut extents));
         put_block(&extents, &mut graft);
         put_block(&self.marker, &mut graft);
-        seal_twice(&graft, out);
+        put_twice(&graft, out);
     }
 
     /// Reads the payload of a record from whichever half is sound.
     pub fn decode_either(payload: &Bytes) -> Result<Self, Malformed> {
-        let mut bytes = open_either(payload, "fork")?;
-        let birth = Birth::decode(&mut bytes)?;
-        let request = Reader::new(&mut bytes, "fork").array()?;
-        let summary = Summary::decode(&mut bytes)?;
-        let mut reader = Reader::new(&mut bytes, "fork");
+        decode_either(payload, Self::decode)
+    }
+
+    fn decode(bytes: &mut Bytes) -> Result<Self, Malformed> {
+        let birth = Birth::decode(bytes)?;
+        let request = Reader::new(bytes, "fork").array()?;
+        let summary = Summary::decode(bytes)?;
+        let mut reader = Reader::new(bytes, "fork");
         let extents = Extent::decode_all(reader.block()?)?;
         Ok(Self { birth, request, extents, summary, marker: reader.block()? })
     }

@@ -9,6 +9,7 @@ pub mod change;
 pub mod event;
 pub mod frame;
 pub mod graft;
+pub mod ownership;
 pub mod rows;
 pub mod summary;
 

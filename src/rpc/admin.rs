@@ -99,6 +99,7 @@ impl From<Aged> for pb::AgedSession {
     fn from(aged: Aged) -> Self {
         let kept = aged.kept.map(|kept| match kept {
             Kept::OpenTurn => pb::KeptReason::OpenTurn,
+            Kept::Owned => pb::KeptReason::Owned,
             Kept::Changed => pb::KeptReason::Changed,
         });
         Self { session: Some(aged.session.into()), kept: kept.map(Into::into) }

@@ -119,6 +119,7 @@ fn fork(request: pb::ForkRequest) -> Result<Fork, Error> {
     Ok(Fork {
         key: convert::key(&request.namespace, &request.session_id)?,
         incarnation: convert::incarnation(request.incarnation.as_deref())?,
+        epoch: request.epoch,
         expected_revision: request.expected_parent_revision.map(|revision| revision.to_vec()),
         at,
         child: request.child_id.as_deref().map(SessionId::new).transpose()?,

@@ -154,6 +154,22 @@ impl Committer {
         waiter
     }
 
+    /// Queues changes of one session in one piece, and tells when they and everything before them is durable.
+    ///
+    /// Called with the slot locked, so that the order of the queue is the order of the log.
+    pub(super) fn submit_all(&self, slot: &Arc<Slot>, changes: Vec<Change>, permit: Option<Permit>) -> Waiter {
+        let (answer, waiter) = oneshot::channel();
+        let change =
+            |change| Entry { slot: slot.clone(), is_barrier: false, change: Some(change), answer: None, _permit: None };
+        let barrier =
+            Entry { slot: slot.clone(), is_barrier: true, change: None, answer: Some(answer), _permit: permit };
+        let mut queue = self.shared.queue.lock();
+        queue.entries.extend(changes.into_iter().map(change));
+        queue.entries.push_back(barrier);
+        self.shared.start(&mut queue, &self.leader);
+        waiter
+    }
+
     /// Whether a commit failed, so that none will succeed.
     pub(super) fn has_failed(&self) -> bool {
         self.shared.failed.load(Ordering::Relaxed)
@@ -200,8 +216,10 @@ impl Shared {
         let (mut bytes, mut count) = (0, 0);
         for entry in queue.entries.iter().take(GROUP_CHANGES_MAX) {
             let more = match &entry.change {
-                Some(Change::Append { run, .. } | Change::Detach { copy: Some(run), .. }) => run.events.len(),
-                Some(Change::Create { .. }) => HEADER_BYTES_MAX,
+                Some(
+                    Change::Append { run, .. } | Change::Repair { run, .. } | Change::Detach { copy: Some(run), .. },
+                ) => run.events.len(),
+                Some(Change::Create { .. } | Change::Owner { .. }) => HEADER_BYTES_MAX,
                 Some(Change::Fork { graft, .. }) => 2 * (HEADER_BYTES_MAX + graft.extents.len() * Extent::BYTES),
                 Some(Change::Delete { .. } | Change::Detach { copy: None, .. } | Change::Purge { .. }) | None => 0,
             };
@@ -267,14 +285,23 @@ impl Shared {
 
 /// Moves the durable mark of a session, and its time to the one that is stored.
 fn settle(slot: &Slot, change: &Change, time_ms: u64) {
-    let (Change::Append { log, .. } | Change::Create { log, .. } | Change::Fork { log, .. }) = change else { return };
+    let log = match change {
+        Change::Append { log, .. }
+        | Change::Repair { log, .. }
+        | Change::Create { log, .. }
+        | Change::Fork { log, .. }
+        | Change::Owner { log, .. } => log,
+        Change::Delete { .. } | Change::Detach { .. } | Change::Purge { .. } => return,
+    };
     if let State::Live(live) = &mut *slot.state.lock()
         && live.log == *log
     {
         match change {
-            Change::Append { run, .. } => live.settle(run, time_ms),
+            Change::Append { run, .. } | Change::Repair { run, .. } => live.settle(run, time_ms),
             Change::Fork { graft, .. } => live.settle_birth(graft, time_ms),
-            _ => live.updated_ms = time_ms,
+            Change::Create { .. } => live.updated_ms = time_ms,
+            Change::Owner { owner, .. } => live.ownership.settle(owner),
+            Change::Delete { .. } | Change::Detach { .. } | Change::Purge { .. } => {}
         }
     }
 }

@@ -11,6 +11,7 @@ use parking_lot::MutexGuard;
 
 use super::boundary::{Accepted, Boundary};
 use super::committer::Waiter;
+use super::ownership::Act;
 use super::session::{Live, Slot, State};
 use super::{Error, Reason, Service, Session, blocking, durable, live, live_as, now_ms};
 use crate::codec::{Chain, Summary, event, graft};
@@ -38,6 +39,8 @@ pub struct Fork {
     pub key: SessionKey,
     /// Only this life of the parent's name.
     pub incarnation: Option<Incarnation>,
+    /// Only while the parent is owned under this epoch.
+    pub epoch: Option<u64>,
     /// Only if the parent still has this revision.
     pub expected_revision: Option<Vec<u8>>,
     /// Where.
@@ -132,7 +135,7 @@ impl Service {
         let (session, seed_length, log) = {
             let state = slot.state.lock();
             let State::Live(live) = &*state else { return Ok(None) };
-            if live.request != request {
+            if *live.request != request {
                 return Err(exists(key));
             }
             (live.session(self.inner.store_id), live.birth.header.seed_length.unwrap_or_default(), live.log)
@@ -150,6 +153,7 @@ impl Service {
         if matches!(fork.at, ForkAt::Head | ForkAt::LastTurn) {
             live.check_whole()?;
         }
+        live.check_epoch(fork.epoch, Act::Flush)?;
         self.check_revision(fork, live)?;
         let accepted = Accepted {
             store: self.inner.store.clone(),
@@ -189,6 +193,7 @@ impl Service {
         if live.log != planned.log {
             return Err(Error::new(Reason::IncarnationMismatch, "the parent was created anew during the call"));
         }
+        live.check_epoch(fork.epoch, Act::Flush)?;
         self.check_revision(fork, live)?;
         // What was queued to stand alone does so before this fork is there, and may share nothing any more.
         let extents = if live.shared_until > Seq::ZERO { &planned.extents[..] } else { &[] };
@@ -270,9 +275,9 @@ fn generated() -> Result<SessionId, Error> {
     Ok(SessionId::new(&format!("session-{}", crate::store::new_uuid()))?)
 }
 
-/// What tells a request for a child from another one. Stored with the child: the form is for ever.
+/// What tells a request for a child from another one; not the epoch, which may change hands between two tries. Stored with the child: the form is for ever.
 fn fingerprint(fork: &Fork) -> [u8; 16] {
-    let Fork { key, incarnation, expected_revision, at, child: _, cwd, labels, preset } = fork;
+    let Fork { key, incarnation, expected_revision, at, child: _, epoch: _, cwd, labels, preset } = fork;
     let (kind, seq) = match at {
         ForkAt::Head => (0, Seq::ZERO),
         ForkAt::Inclusive(seq) => (1, *seq),

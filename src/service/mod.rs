@@ -10,8 +10,11 @@ mod budget;
 mod committer;
 mod detach;
 mod error;
+mod face;
 mod fold;
 mod fork;
+mod owner;
+mod ownership;
 mod purge;
 mod read;
 mod retention;
@@ -25,17 +28,21 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use self::budget::{Budget, Permit};
 use self::committer::{Committer, Unknown, Waiter};
-use self::session::{Live, State};
+use self::ownership::Act;
+use self::session::{Live, Slot, State};
 use self::slots::Slots;
 use crate::codec::{Chain, Summary};
-use crate::model::{Header, Incarnation, Limits, Profile, Seq, SessionKey};
+use crate::model::{Header, Incarnation, Limits, Owner, Profile, Seq, SessionKey};
 use crate::store::{Birth, Change, Health, ListCursor, ListFilter, Store, StoreError};
 
 pub use self::append::{AckLevel, Append, Appended};
 pub use self::detach::{Copied, Detaching};
 pub use self::error::{Error, Fact, Reason};
+pub use self::face::{Inspected, Loaded, Repair, Repaired};
 pub use self::fold::TailState;
 pub use self::fork::{Fork, Forked, Preset};
+pub use self::owner::{Prepare, Prepared, check_ttl};
+pub use self::ownership::{Claim, Holding};
 pub use self::purge::{Purged, Purging, Usage};
 pub use self::read::{Batch, Reading};
 pub use self::retention::{Aged, Kept, Retaining, Retention};
@@ -61,6 +68,8 @@ pub struct Head {
     pub updated_ms: u64,
     /// What stands open at the end, if the log was folded.
     pub tail: Option<TailState>,
+    /// Who owns the session.
+    pub owner: Option<Holding>,
 }
 
 /// A session without its events.
@@ -76,6 +85,8 @@ pub struct Session {
     pub shared_until: Seq,
     /// How many live sessions share events of it; `None` where nobody asked.
     pub forks: Option<u64>,
+    /// Its ownership as it is stored, also when the last owner gave it back.
+    pub owner: Option<Arc<Owner>>,
 }
 
 /// How the service behaves.
@@ -136,6 +147,15 @@ struct Inner {
     log_only: Arc<[String]>,
 }
 
+/// To whom a new session belongs.
+#[derive(Clone, Debug)]
+pub struct FirstClaim {
+    /// Who claims it.
+    pub claim: Claim,
+    /// Live at once.
+    pub publish: bool,
+}
+
 /// Calls without events (create, delete, flush) that may wait for the disk at once.
 const CALLS_MAX: usize = 10_000;
 
@@ -176,11 +196,12 @@ impl Service {
     }
 
     /// Creates a session, durably; says whether the very same session was there already. Without a creation time in
-    /// the header, the clock decides, and a repetition need not match.
+    /// the header, the clock decides, and a repetition need not match. A new one may belong to somebody at once.
     pub async fn create(
         &self,
         key: SessionKey,
         (header, profile, is_timed): (Header, Profile, bool),
+        first: Option<FirstClaim>,
     ) -> Result<(Session, bool), Error> {
         header.check()?;
         self.check_writable()?;
@@ -207,8 +228,12 @@ impl Service {
                     let log = self.inner.store.allot();
                     let mut live = Live::new(log, birth.clone(), now_ms);
                     live.fold = (profile != Profile::Raw).then(|| Box::new(self.new_fold()));
-                    let session = live.session(self.inner.store_id);
-                    let waiter = self.committer.submit(&slot, Some(Change::Create { log, birth }), permit);
+                    let mut changes = vec![Change::Create { log, birth }];
+                    if let Some(first) = first {
+                        changes.push(live.belong_to(&first)?);
+                    }
+                    let session = live.session_when_durable(self.inner.store_id);
+                    let waiter = self.committer.submit_all(&slot, changes, permit);
                     *state = State::Live(live);
                     (session, false, waiter)
                 }
@@ -256,35 +281,50 @@ impl Service {
         Ok(page.await??)
     }
 
-    /// Deletes a session, durably, and gives the head it had.
-    pub async fn delete(&self, key: &SessionKey, incarnation: Option<Incarnation>) -> Result<Head, Error> {
+    /// Deletes a session, durably, and gives the head it had. An owned one needs the epoch.
+    pub async fn delete(
+        &self,
+        key: &SessionKey,
+        incarnation: Option<Incarnation>,
+        epoch: Option<u64>,
+    ) -> Result<Head, Error> {
         self.check_writable()?;
         let permit = Some(self.place_for_a_call()?);
         let slot = self.inner.slots.get(key).await?;
-        let (head, waiter) = {
+        let queued = {
             let mut state = slot.state.lock();
             let live = live(&state, key)?;
             live.check_incarnation(incarnation)?;
-            let head = live.head(self.inner.store_id);
             let change = Change::Delete { log: live.log, next_seq: live.next_seq, chain: live.chain };
-            let waiter = self.committer.submit(&slot, Some(change), permit);
-            *state = State::Absent;
-            (head, waiter)
+            let allowed = live.check_epoch(epoch, Act::Keep).map(|()| live.head(self.inner.store_id));
+            allowed.map(|head| {
+                *state = State::Absent;
+                (head, self.committer.submit(&slot, Some(change), permit))
+            })
         };
-        durable(waiter).await?;
-        Ok(head)
+        self.settled(&slot, queued).await
     }
 
-    /// Waits until everything that was accepted before is durable.
-    pub async fn flush(&self, key: &SessionKey) -> Result<Head, Error> {
+    /// Waits until everything that was accepted before is durable. Refused with an epoch that is not the current one.
+    pub async fn flush(&self, key: &SessionKey, epoch: Option<u64>) -> Result<Head, Error> {
         let permit = Some(self.place_for_a_call()?);
         let slot = self.inner.slots.get(key).await?;
-        let (head, waiter) = {
+        let queued = {
             let state = slot.state.lock();
-            (live(&state, key)?.head(self.inner.store_id), self.committer.submit(&slot, None, permit))
+            let live = live(&state, key)?;
+            live.check_epoch(epoch, Act::Flush)
+                .map(|()| (live.head(self.inner.store_id), self.committer.submit(&slot, None, permit)))
         };
-        durable(waiter).await?;
+        let head = self.settled(&slot, queued).await?;
         Ok(Head { durable_next_seq: head.next_seq, ..head })
+    }
+
+    /// Waits for what was queued, or until its refusal may be told.
+    async fn settled(&self, slot: &Arc<Slot>, queued: Result<(Head, Waiter), Error>) -> Result<Head, Error> {
+        match queued {
+            Err(error) => Err(self.told(slot, error).await),
+            Ok((head, waiter)) => durable(waiter).await.map(|()| head),
+        }
     }
 
     /// Whether writes are taken.

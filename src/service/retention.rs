@@ -1,11 +1,12 @@
 //! Retention: sessions that nobody touched for long are deleted, by a rule for each namespace.
 //!
 //! Age counts from the last change of a log by this node's clock. A session that may still be worked on is never taken:
-//! one with accepted events on their way or with an open turn. What is taken is deleted like by anybody; a
+//! one with accepted events on their way, with an owner or with an open turn. What is taken is deleted like by anybody; a
 //! purge frees its space.
 
 use std::time::Duration;
 
+use super::ownership::Act;
 use super::session::Live;
 use super::{Error, Reason, Service, Session, durable, live, now_ms};
 use crate::codec::summary::Turns;
@@ -26,6 +27,8 @@ pub struct Retention {
 pub enum Kept {
     /// A turn is open.
     OpenTurn,
+    /// Somebody owns it.
+    Owned,
     /// It changed meanwhile.
     Changed,
 }
@@ -111,6 +114,8 @@ impl Retaining {
     fn kept(&self, live: &Live) -> Option<Kept> {
         if live.updated_ms >= self.cutoff_ms || live.next_seq > live.durable_next_seq || live.is_unborn {
             Some(Kept::Changed)
+        } else if live.check_epoch(None, Act::Keep).is_err() {
+            Some(Kept::Owned)
         } else if live.summary.turns == Turns::Open {
             Some(Kept::OpenTurn)
         } else {

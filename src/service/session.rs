@@ -3,15 +3,17 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
+use std::time::Instant;
 
 use parking_lot::Mutex;
 
 use super::fold::{Arriving, Fold};
-use super::{Head, Session, error};
+use super::ownership::{Act, Moment, Ownership};
+use super::{FirstClaim, Head, Session, error};
 use crate::codec::{Chain, Summary, event};
-use crate::model::{Incarnation, NewEvent, Profile, Seq};
+use crate::model::{Incarnation, NewEvent, Owner, Profile, Seq, Tenure};
 use crate::replay::admit::Report;
-use crate::store::{Birth, Damage, Found, Graft, LogId, Run};
+use crate::store::{Birth, Change, Damage, Found, Graft, LogId, Run};
 
 use super::error::{Error, Fact, Reason};
 
@@ -60,9 +62,11 @@ pub(super) struct Live {
     /// Events below are shared with other logs.
     pub(super) shared_until: Seq,
     /// Which request made it, if it is a fork.
-    pub(super) request: [u8; 16],
+    pub(super) request: Box<[u8; 16]>,
     /// It is a fork that is not durable yet: nothing of it can be read.
     pub(super) is_unborn: bool,
+    /// Who may write.
+    pub(super) ownership: Box<Ownership>,
 }
 
 impl Live {
@@ -80,8 +84,9 @@ impl Live {
             fold: None,
             summary: Box::default(),
             shared_until: Seq::ZERO,
-            request: [0; 16],
+            request: Box::default(),
             is_unborn: false,
+            ownership: Box::default(),
         }
     }
 
@@ -93,7 +98,7 @@ impl Live {
             chain,
             summary: Box::new(graft.summary.clone()),
             shared_until: graft.seed_length(),
-            request: graft.request,
+            request: Box::new(graft.request),
             is_unborn: true,
             ..Self::new(log, Arc::new(graft.birth.clone()), updated_ms)
         }
@@ -163,6 +168,7 @@ impl Live {
             chain: self.chain,
             incarnation,
             updated_ms: self.updated_ms,
+            owner: self.ownership.record().and_then(|_| self.ownership.holding(Instant::now())),
             tail: self.fold.as_ref().filter(|fold| fold.next_seq() == self.next_seq).map(|fold| fold.tail_state()),
         }
     }
@@ -174,7 +180,28 @@ impl Live {
             summary: (*self.summary).clone(),
             shared_until: self.shared_until,
             forks: None,
+            owner: self.ownership.record().cloned(),
         }
+    }
+
+    /// Refuses a write that is not the owner's. Asked under the slot's lock, with which the write is queued.
+    pub(super) fn check_epoch(&self, epoch: Option<u64>, act: Act) -> Result<(), Error> {
+        self.ownership.check(epoch, act, Instant::now())
+    }
+
+    /// The first owner of a new session: the change to commit.
+    pub(super) fn belong_to(&mut self, first: &FirstClaim) -> Result<Change, Error> {
+        let at = Moment::now();
+        let owner = self.ownership.claim(&first.claim, at)?;
+        let tenure = if first.publish { Tenure::Live } else { owner.tenure };
+        Ok(self.pass_to(Owner { tenure, ..owner }, at.now))
+    }
+
+    /// A change of hands, decided: the change to commit.
+    pub(super) fn pass_to(&mut self, owner: Owner, now: Instant) -> Change {
+        let owner = Arc::new(owner);
+        self.ownership.decide(owner.clone(), now);
+        Change::Owner { log: self.log, next_seq: self.next_seq, chain: self.chain, owner }
     }
 
     /// Refuses a caller who means another life of the name.
@@ -202,7 +229,9 @@ impl Live {
 impl From<Found> for Live {
     fn from(found: Found) -> Self {
         let session = found.session;
+        let ownership = Box::new(Ownership::stored(session.owner.clone(), None));
         Self {
+            ownership,
             next_seq: session.next_seq,
             chain: session.chain,
             durable_next_seq: session.next_seq,
@@ -210,7 +239,7 @@ impl From<Found> for Live {
             damage: found.damage,
             summary: Box::new(session.summary),
             shared_until: session.shared_until,
-            request: session.request,
+            request: Box::new(session.request),
             ..Self::new(session.log, session.birth, session.updated_ms)
         }
     }

@@ -1,4 +1,4 @@
-//! The part of the contract that is about forks, deleted logs and what lists show.
+//! The part of the contract that is about forks, deleted logs, large events and what lists show.
 
 use super::*;
 use crate::codec::Summary;
@@ -292,4 +292,14 @@ fn a_list_shows_what_was_folded(h: &mut dyn Harness) {
         assert_eq!(summary.title.unwrap().text, title);
         a.check(h.store());
     }
+}
+
+pub(super) fn large_events_come_back(h: &mut dyn Harness) {
+    let mut a = Writer::new(h.store(), key("a"));
+    h.store().commit(&[a.create()], 1).unwrap();
+    for bytes in [0, 1, 511, 512, 513, 70_000, 700_000] {
+        h.store().commit(&[a.append(1, bytes)], 2).unwrap();
+        h.between();
+    }
+    a.check(h.store());
 }

@@ -55,7 +55,7 @@ impl State {
                 self.names.insert(birth.key.clone(), *log);
                 self.sessions.insert(*log, Session::born(*log, birth.clone(), (time_ms, position)));
             }
-            Change::Append { log, run } => {
+            Change::Append { log, run } | Change::Repair { log, run } => {
                 let session = self.sessions.get_mut(log).ok_or_else(|| StoreError::Defect(format!("no {log:?}")))?;
                 (session.next_seq, session.chain) = (run.next_seq(), run.chain);
                 (session.updated_ms, session.position) = (session.updated_ms.max(time_ms), position);
@@ -72,6 +72,10 @@ impl State {
             Change::Fork { log, graft } => self.fork(*log, graft, (time_ms, position)),
             Change::Detach { log, copy } => self.detach(*log, copy.as_ref(), position),
             Change::Purge { log, next_seq, chain } => self.purge(*log, (*next_seq, *chain), position),
+            Change::Owner { log, owner, .. } => {
+                let session = self.sessions.get_mut(log).ok_or_else(|| StoreError::Defect(format!("no {log:?}")))?;
+                (session.owner, session.position) = (Some(owner.clone()), position);
+            }
         }
         Ok(())
     }

@@ -14,6 +14,8 @@ pub mod memory;
 
 #[cfg(test)]
 mod contract;
+#[cfg(test)]
+mod handover;
 
 use std::sync::Arc;
 
@@ -23,7 +25,7 @@ pub use self::extents::Remains;
 pub use crate::codec::change::Birth;
 pub use crate::codec::graft::{Extent, Graft};
 use crate::codec::{Chain, Summary, event};
-use crate::model::{Event, Incarnation, Seq, SessionKey};
+use crate::model::{Event, Incarnation, Owner, Seq, SessionKey};
 
 /// The number of one log in its store: one life of one session name. Never used twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -98,6 +100,25 @@ pub enum Change {
         /// The log's chain.
         chain: Chain,
     },
+    /// A log changes hands.
+    Owner {
+        /// The log.
+        log: LogId,
+        /// The log's next seq.
+        next_seq: Seq,
+        /// The log's chain.
+        chain: Chain,
+        /// The ownership from now on.
+        owner: Arc<Owner>,
+    },
+    /// Events that close an open turn are added at the end of a log: an append that a reader of changes can tell from
+    /// one of a host.
+    Repair {
+        /// The log.
+        log: LogId,
+        /// The events.
+        run: Run,
+    },
     /// A session begins as a fork: its first events are shared with others by reference.
     Fork {
         /// The new log.
@@ -147,6 +168,8 @@ pub struct Session {
     pub request: [u8; 16],
     /// What a list shows of it; its bytes are those of the log's own events.
     pub summary: Summary,
+    /// Who owns it, or owned it last.
+    pub owner: Option<Arc<Owner>>,
 }
 
 impl Session {
@@ -163,6 +186,7 @@ impl Session {
             copied_until: Seq::ZERO,
             request: [0; 16],
             summary: Summary::default(),
+            owner: None,
         }
     }
 

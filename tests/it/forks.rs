@@ -731,3 +731,40 @@ fn a_fork_costs_the_same_for_a_parent_of_ten_events_and_of_many() {
         assert!(costs[2] <= costs[0].max(4), "{costs:?}");
     });
 }
+
+#[test]
+fn an_owned_parent_is_forked_by_anybody_or_under_its_current_epoch_and_nobody_owns_the_child() {
+    run(async {
+        let node = Node::memory().await;
+        let mut client = node.client().await;
+        client.make("p").await;
+        client.append(batch("p", 0, turn(1))).await.unwrap();
+        let epoch = {
+            let request =
+                pb::PrepareRequest { session_id: "p".to_owned(), holder: "host".to_owned(), ..Default::default() };
+            let mut frames = client.owners.prepare(request).await.unwrap().into_inner();
+            while frames.message().await.unwrap().is_some() {}
+            client.head("p").await.owner.unwrap().epoch
+        };
+        let publish = pb::PublishRequest { session_id: "p".to_owned(), epoch, ..Default::default() };
+        client.owners.publish(publish).await.unwrap();
+        fork(&mut client, fork_of("p", "stranger")).await.unwrap();
+        fork(&mut client, pb::ForkRequest { epoch: Some(epoch), ..fork_of("p", "own") }).await.unwrap();
+        let late = pb::ForkRequest { epoch: Some(epoch + 1), ..fork_of("p", "late") };
+        refused(fork(&mut client, late).await, Code::FailedPrecondition, "FENCED");
+        refused(client.get("late").await, Code::NotFound, "SESSION_NOT_FOUND");
+        // The same request under another epoch is the same request.
+        assert!(fork(&mut client, fork_of("p", "own")).await.unwrap().already_existed);
+        assert_eq!(client.head("own").await.owner, None);
+        client.append(batch("own", 4, notes("x", 1))).await.unwrap();
+        // What an owner works on is never too old.
+        let request = pb::RetainRequest { keep_ms: Some(0), ..Default::default() };
+        let mut stream = client.admin.retain(request).await.unwrap().into_inner();
+        let mut kept = None;
+        while let Some(step) = stream.message().await.unwrap() {
+            let of_parent = |one: &&pb::AgedSession| one.session.as_ref().unwrap().header.as_ref().unwrap().id == "p";
+            kept = step.sessions.iter().find(of_parent).map(|one| one.kept()).or(kept);
+        }
+        assert_eq!(kept, Some(pb::KeptReason::Owned));
+    });
+}

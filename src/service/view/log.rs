@@ -215,7 +215,7 @@ impl Log {
     }
 
     /// What is open at the end: whatever came before the last turn bracket does not matter.
-    pub(super) fn tail(&self) -> Result<Tail, Error> {
+    pub(in crate::service) fn tail(&self) -> Result<Tail, Error> {
         let mut start = Seq::ZERO;
         self.backward(self.end, |event| {
             start = event.seq;

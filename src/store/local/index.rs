@@ -12,6 +12,7 @@
 //! | `n` namespace length, namespace, id | log |
 //! | `a` namespace length, namespace, !updated, !log | nothing: the list, newest change first |
 //! | `r` log, first seq | a block of places |
+//! | `o` log | the ownership; the session has its checksum, so that neither can be older than the other |
 //! | `!mark` | the checkpoint: cursor, horizon, number of names and of shares, highest log, format |
 //!
 //! Numbers in keys are big-endian. `shares` has the rest: forks and deleted logs.
@@ -21,15 +22,16 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use bytes::{Buf, Bytes};
+use bytes::Bytes;
 
 use super::journal::Cursor;
 use super::place::{self, Place};
+use super::rows::{checksum, decode_entry, decode_mark, encode_entry, encode_mark};
 use super::shares::deleted_key;
 use super::table::{Entry, Table};
-use crate::codec::{Chain, Summary};
+use crate::codec::ownership;
 use crate::model::{Namespace, Seq, SessionKey};
-use crate::store::{Birth, Damage, ListCursor, LogId, Position, Session, StoreError};
+use crate::store::{ListCursor, LogId, Position, StoreError};
 
 /// Largest key and value. With at most 16 entries on a page, pages stay far below the 128 KiB at which sled moves them
 /// to a file of their own.
@@ -74,12 +76,9 @@ pub(super) struct Mark {
     pub(super) cursor: Cursor,
     pub(super) horizon: Position,
     pub(super) log_max: u64,
-    names: u64,
-    shares: u64,
+    pub(super) names: u64,
+    pub(super) shares: u64,
 }
-
-/// The form of the entries; another one is built anew.
-const FORMAT: u64 = 2;
 
 /// An open index.
 pub(super) struct Index {
@@ -141,7 +140,7 @@ impl Index {
             for item in self.db.scan_prefix(b"s").chain(self.db.scan_prefix(b"d")) {
                 let (key, bytes) = item?;
                 let log = decode_log(key.get(1..).unwrap_or_default())?;
-                max = max.max(decode_entry(log, &bytes)?.session.position.0);
+                max = max.max(decode_entry(log, &bytes)?.0.session.position.0);
             }
             Ok(max)
         })
@@ -156,7 +155,7 @@ impl Index {
         let (live, deleted) = (self.db.get(session_key(log))?, self.db.get(deleted_key(log))?);
         let is_deleted = live.is_none();
         let Some(bytes) = live.or(deleted) else { return Ok(None) };
-        let entry = Entry { deleted: is_deleted, ..decode_entry(log, &bytes)? };
+        let entry = Entry { deleted: is_deleted, ..self.owned(decode_entry(log, &bytes)?)? };
         let newest = self.db.range(run_key(log, Seq::ZERO)..run_key(LogId(log.0 + 1), Seq::ZERO)).next_back();
         let end = match newest.transpose()? {
             None => Seq::ZERO,
@@ -168,6 +167,20 @@ impl Index {
         } else {
             Err(Broken(format!("head and runs of {log:?} differ")))
         }
+    }
+
+    /// The entry with its owner.
+    fn owned(&self, (mut entry, sum): (Entry, u64)) -> Result<Entry, Broken> {
+        let log = entry.session.log;
+        if sum != 0 {
+            let Some(bytes) = self.db.get(owner_key(log))? else { return broken("session without its owner") };
+            if checksum(&bytes) != sum {
+                return Err(Broken(format!("head and owner of {log:?} differ")));
+            }
+            let owner = ownership::decode(&mut Bytes::copy_from_slice(&bytes)).map_err(|e| Broken(e.to_string()))?;
+            entry.session.owner = Some(Arc::new(owner));
+        }
+        Ok(entry)
     }
 
     /// Places that cover a log from `from` on, at most about `runs_max` of them. Empty when the index has no run at
@@ -210,7 +223,8 @@ impl Index {
                 let cursor = decode_list_key(&key, prefix.len())?;
                 let bytes = self.db.get(session_key(cursor.log))?;
                 let entry = bytes.map(|bytes| decode_entry(cursor.log, &bytes)).transpose()?;
-                let entry = entry.filter(|entry| entry.session.updated_ms == cursor.updated_ms);
+                let entry = entry.filter(|(entry, _)| entry.session.updated_ms == cursor.updated_ms);
+                let entry = entry.map(|entry| self.owned(entry)).transpose()?;
                 let is_wanted = entry.map(&mut *visit);
                 // A checkpoint may have moved the row since it was read; a row that is still there is wrong.
                 if is_wanted.is_none() && self.db.contains_key(&key)? {
@@ -261,7 +275,7 @@ impl Batch<'_> {
         let namespace = session.birth.key.namespace.as_str();
         let before = self.index.db.get(session_key(session.log))?;
         if let Some(before) = &before {
-            let before = decode_entry(session.log, before)?.session;
+            let before = decode_entry(session.log, before)?.0.session;
             self.remove(list_key(namespace, ListCursor { updated_ms: before.updated_ms, log: session.log }))?;
         }
         if entry.is_gone {
@@ -273,10 +287,16 @@ impl Batch<'_> {
         }
         self.leave(entry)?;
         if entry.deleted {
-            self.share(deleted_key(session.log), Some(encode_entry(entry)))?;
+            self.share(deleted_key(session.log), Some(encode_entry(entry, 0)))?;
+            self.remove(owner_key(session.log))?;
             return self.remove(session_key(session.log));
         }
-        self.insert(session_key(session.log), encode_entry(entry))?;
+        let mut owner = Vec::new();
+        session.owner.iter().for_each(|current| ownership::encode(current, &mut owner));
+        self.insert(session_key(session.log), encode_entry(entry, checksum(&owner)))?;
+        if !owner.is_empty() {
+            self.insert(owner_key(session.log), owner)?;
+        }
         self.insert(list_key(namespace, ListCursor { updated_ms: session.updated_ms, log: session.log }), Vec::new())
     }
 
@@ -317,6 +337,10 @@ impl Batch<'_> {
 
 pub(super) fn session_key(log: LogId) -> Vec<u8> {
     [b"s", &log.0.to_be_bytes()[..]].concat()
+}
+
+fn owner_key(log: LogId) -> Vec<u8> {
+    [b"o", &log.0.to_be_bytes()[..]].concat()
 }
 
 fn name_key(key: &SessionKey) -> Vec<u8> {
@@ -364,87 +388,4 @@ pub(super) fn decode_run_key(key: &[u8]) -> Result<Seq, Broken> {
 fn last_place(key: &[u8], block: &[u8]) -> Result<Place, Broken> {
     let places = place::unpack(decode_run_key(key)?, block).map_err(|e| Broken(e.to_string()))?;
     places.last().copied().map_or_else(|| broken("empty block"), Ok)
-}
-
-pub(super) fn seal(mut bytes: Vec<u8>) -> Vec<u8> {
-    let checksum = crc32c::crc32c(&bytes);
-    bytes.extend_from_slice(&checksum.to_le_bytes());
-    bytes
-}
-
-pub(super) fn unseal(bytes: &[u8]) -> Result<Bytes, Broken> {
-    let Some((content, checksum)) = bytes.split_at_checked(bytes.len().wrapping_sub(4)) else { return broken("entry") };
-    if crc32c::crc32c(content).to_le_bytes() == checksum {
-        Ok(Bytes::copy_from_slice(content))
-    } else {
-        broken("entry")
-    }
-}
-
-fn encode_entry(entry: &Entry) -> Vec<u8> {
-    let session = &entry.session;
-    let mut out = Vec::with_capacity(256);
-    let good = entry.damage.map_or(u64::MAX, |damage| damage.good_next_seq.get());
-    for number in [session.next_seq.get(), session.updated_ms, session.position.0, good] {
-        out.extend_from_slice(&number.to_le_bytes());
-    }
-    out.extend_from_slice(&session.chain.0);
-    session.birth.encode(&mut out);
-    for number in [session.shared_until.get(), session.copied_until.get()] {
-        out.extend_from_slice(&number.to_le_bytes());
-    }
-    out.extend_from_slice(&session.request);
-    session.summary.encode(&mut out);
-    seal(out)
-}
-
-pub(super) fn decode_entry(log: LogId, bytes: &[u8]) -> Result<Entry, Broken> {
-    let mut bytes = unseal(bytes)?;
-    if bytes.len() < 64 {
-        return broken("session");
-    }
-    let next_seq = Seq::saturating(bytes.get_u64_le());
-    let (updated_ms, position) = (bytes.get_u64_le(), Position(bytes.get_u64_le()));
-    let good = bytes.get_u64_le();
-    let damage = (good != u64::MAX).then(|| Damage { good_next_seq: Seq::saturating(good) });
-    let mut chain = [0; 32];
-    bytes.copy_to_slice(&mut chain);
-    let birth = Arc::new(Birth::decode(&mut bytes).map_err(|e| Broken::of(&e))?);
-    if bytes.len() < 32 {
-        return broken("session");
-    }
-    let (shared_until, copied_until) = (Seq::saturating(bytes.get_u64_le()), Seq::saturating(bytes.get_u64_le()));
-    let mut request = [0; 16];
-    bytes.copy_to_slice(&mut request);
-    let summary = Summary::decode(&mut bytes).map_err(|e| Broken::of(&e))?;
-    let born = Session::born(log, birth, (updated_ms, position));
-    let chain = Chain(chain);
-    let session = Session { next_seq, chain, shared_until, copied_until, request, summary, ..born };
-    Ok(Entry::new(session, damage, false))
-}
-
-fn encode_mark(mark: &Mark, store: u64) -> Vec<u8> {
-    let cursor = mark.cursor;
-    let numbers =
-        [cursor.segment, cursor.offset, cursor.position, mark.horizon.0, mark.log_max, mark.names, mark.shares];
-    let numbers = numbers.into_iter().chain([FORMAT, store]);
-    seal(numbers.flat_map(u64::to_le_bytes).collect())
-}
-
-fn decode_mark(bytes: &[u8], store: u64) -> Result<Mark, Broken> {
-    let mut bytes = unseal(bytes)?;
-    if bytes.len() != 72 {
-        return broken("checkpoint, or one of another format");
-    }
-    let cursor = Cursor { segment: bytes.get_u64_le(), offset: bytes.get_u64_le(), position: bytes.get_u64_le() };
-    let (horizon, log_max) = (Position(bytes.get_u64_le()), bytes.get_u64_le());
-    let (names, shares) = (bytes.get_u64_le(), bytes.get_u64_le());
-    if bytes.get_u64_le() != FORMAT {
-        return broken("checkpoint: it has another format");
-    }
-    if bytes.get_u64_le() == store {
-        Ok(Mark { cursor, horizon, log_max, names, shares })
-    } else {
-        Err(Broken("the index of another store".to_owned()))
-    }
 }

@@ -13,6 +13,7 @@ use crate::codec::frame::{
     GROUP_BYTES_MAX, GROUP_HEADER_BYTES, GroupHeader, PADDING, PAYLOAD_BYTES_MAX, RECORD_HEADER_BYTES, RecordHeader,
     SECTOR, SEGMENT_HEADER_BYTES, SegmentHeader,
 };
+use crate::codec::ownership;
 use crate::model::Seq;
 use crate::store::{Change, StoreError};
 
@@ -141,6 +142,14 @@ fn encode_record(change: &Change, position: u64, out: &mut Vec<u8>) -> RecordHea
         }
         Change::Detach { log, copy: None } => (Kind::Detach, log, (Seq::ZERO, 0), (start.link(), start), &[][..]),
         Change::Purge { log, next_seq, chain } => (Kind::Purge, log, (*next_seq, 0), (chain.link(), *chain), &[][..]),
+        Change::Owner { log, next_seq, chain, owner } => {
+            ownership::encode_record(owner, &mut content);
+            let epoch = u32::try_from(owner.epoch).unwrap_or(u32::MAX);
+            (Kind::Owner, log, (*next_seq, epoch), (chain.link(), *chain), &content[..])
+        }
+        Change::Repair { log, run } => {
+            (Kind::Repair, log, (run.first_seq, run.count), (run.link, run.chain), &run.events[..])
+        }
     };
     let header = RecordHeader {
         kind,

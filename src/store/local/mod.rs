@@ -14,6 +14,7 @@ mod open;
 mod place;
 mod read;
 mod replay;
+mod rows;
 mod segment;
 mod shares;
 mod table;

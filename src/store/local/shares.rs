@@ -11,10 +11,9 @@
 
 use std::sync::atomic::Ordering;
 
-use super::index::{
-    Batch, Broken, Index, broken, decode_entry, decode_run_key, number, run_key, seal, session_key, unseal,
-};
+use super::index::{Batch, Broken, Index, broken, decode_run_key, number, run_key, session_key};
 use super::place::{self, Place};
+use super::rows::{decode_entry, seal, unseal};
 use super::table::{Entry, Table};
 use crate::codec::Chain;
 use crate::codec::graft::Extent;
@@ -60,7 +59,7 @@ impl Index {
             rows.map(|item| {
                 let (key, bytes) = item?;
                 let log = key.get(1..).and_then(number).map(LogId);
-                log.map_or_else(|| broken("deleted log"), |log| decode_entry(log, &bytes))
+                log.map_or_else(|| broken("deleted log"), |log| Ok(decode_entry(log, &bytes)?.0))
             })
             .collect()
         })?;

@@ -11,8 +11,8 @@ use super::place::Place;
 use super::replay::Sink;
 use crate::codec::change::Kind;
 use crate::codec::frame::{RecordHeader, RecordStub};
-use crate::codec::{Chain, Summary};
-use crate::model::{Seq, SessionKey};
+use crate::codec::{Chain, Summary, ownership};
+use crate::model::{Owner, Seq, SessionKey, Tenure};
 use crate::store::{Birth, Change, Damage, Extent, Graft, LogId, Position, Session, StoreError};
 
 /// A session with everything that the index keeps of it.
@@ -44,6 +44,24 @@ impl Entry {
         let (is_cut, is_gone) = (self.is_cut, self.is_gone);
         Self { is_cut, is_gone, ..Self::new(self.session.clone(), self.damage, self.deleted) }
     }
+
+    /// The log changes hands. A record that is lost but for its epoch fences whoever got that one: nobody may write
+    /// with it, and it is never handed out again.
+    fn pass_to(&mut self, epoch: u32, content: Content, since_ms: u64) {
+        let before = self.session.owner.as_deref();
+        let owner = match content {
+            Content::Owner(owner) => owner,
+            _ => Arc::new(Owner {
+                epoch: u64::from(epoch).max(before.map_or(0, |owner| owner.epoch)),
+                holder: "".into(),
+                tenure: Tenure::Released,
+                since_ms,
+                ttl_ms: before.map_or(0, |owner| owner.ttl_ms),
+                take_overs: before.map(|owner| owner.take_overs.clone()).unwrap_or_default(),
+            }),
+        };
+        self.session.owner = Some(owner);
+    }
 }
 
 /// What a record holds besides its header, as far as a table needs it.
@@ -57,6 +75,8 @@ pub(super) enum Content {
     Events(Summary),
     /// Of a `Fork`.
     Graft(Arc<Graft>),
+    /// Of an `Owner`.
+    Owner(Arc<Owner>),
 }
 
 impl From<&Change> for Content {
@@ -64,7 +84,8 @@ impl From<&Change> for Content {
         match change {
             Change::Create { birth, .. } => Self::Birth(birth.clone()),
             Change::Fork { graft, .. } => Self::Graft(graft.clone()),
-            Change::Append { run, .. } | Change::Detach { copy: Some(run), .. } => {
+            Change::Owner { owner, .. } => Self::Owner(owner.clone()),
+            Change::Append { run, .. } | Change::Repair { run, .. } | Change::Detach { copy: Some(run), .. } => {
                 Self::Events(Summary::of(&run.events))
             }
             Change::Delete { .. } | Change::Detach { copy: None, .. } | Change::Purge { .. } => Self::None,
@@ -78,7 +99,8 @@ impl Content {
         match kind {
             Kind::Create => Birth::decode_either(payload).map_or(Self::None, |birth| Self::Birth(birth.into())),
             Kind::Fork => Graft::decode_either(payload).map_or(Self::None, |graft| Self::Graft(graft.into())),
-            Kind::Append | Kind::Detach => Self::Events(Summary::of(payload)),
+            Kind::Owner => ownership::decode_record(payload).map_or(Self::None, |owner| Self::Owner(owner.into())),
+            Kind::Append | Kind::Repair | Kind::Detach => Self::Events(Summary::of(payload)),
             Kind::Delete | Kind::Purge => Self::None,
         }
     }
@@ -140,9 +162,12 @@ impl Table {
             return Ok(());
         }
         session.position = Position(header.position);
-        session.updated_ms = session.updated_ms.max(time_ms);
+        if header.kind != Kind::Owner {
+            session.updated_ms = session.updated_ms.max(time_ms);
+        }
+        let follows = header.first_seq == session.next_seq && header.link == session.chain.link();
         match header.kind {
-            Kind::Append if header.first_seq == session.next_seq && header.link == session.chain.link() => {
+            Kind::Append | Kind::Repair if follows => {
                 (session.next_seq, session.chain) = (place.next_seq(), header.chain);
                 if let Content::Events(summary) = &content {
                     session.summary.add(summary);
@@ -150,8 +175,14 @@ impl Table {
                 entry.places.push(place);
                 self.runs += 1;
             }
-            Kind::Append => {
+            Kind::Append | Kind::Repair => {
                 entry.damage.get_or_insert(Damage { good_next_seq: session.next_seq });
+            }
+            Kind::Owner => {
+                if !follows {
+                    entry.damage.get_or_insert(Damage { good_next_seq: session.next_seq });
+                }
+                entry.pass_to(header.count, content, time_ms);
             }
             Kind::Delete => entry.deleted = true,
             Kind::Create | Kind::Fork | Kind::Detach | Kind::Purge => {}
@@ -254,7 +285,16 @@ impl Sink for Loader<'_> {
             }
             // What is shared is still there; what should have gone stays.
             (Kind::Detach | Kind::Purge, _) => Ok(()),
-            (Kind::Append, _) => {
+            // It holds no event. That it is there proves nothing about those before it, so that the position stays.
+            (Kind::Owner, content) => {
+                if let Some(entry) = self.table.entry(base, log)?
+                    && entry.session.position.0 < stub.position
+                {
+                    entry.pass_to(stub.count, content, time_ms);
+                }
+                Ok(())
+            }
+            (Kind::Append | Kind::Repair, _) => {
                 let entry = self.table.entry(base, log)?;
                 if let Some(entry) = entry.filter(|entry| entry.session.position.0 < stub.position) {
                     entry.session.position = Position(stub.position);

@@ -1,6 +1,7 @@
 //! What the tests share: servers, calls in one line, refusals taken apart.
 
 pub mod gate;
+pub mod host;
 pub mod load;
 pub mod process;
 pub mod python;
@@ -290,6 +291,14 @@ impl Refusal {
 
     pub fn limit(&self) -> pb::LimitDetail {
         self.detail("LimitDetail")
+    }
+
+    pub fn fenced(&self) -> pb::FencedDetail {
+        self.detail("FencedDetail")
+    }
+
+    pub fn owner(&self) -> pb::Owner {
+        self.detail::<pb::OwnerDetail>("OwnerDetail").owner.unwrap()
     }
 
     pub fn corrupt(&self) -> pb::CorruptDetail {
