@@ -204,7 +204,7 @@ impl Shared {
                 // The runtime went away before the group was written, or it never will be answered.
                 stored.unwrap_or((Err(Unknown::Failed), Vec::new()))
             };
-            self.finish(&group, (committed, &changes), time_ms);
+            self.finish(group, (committed, &changes), time_ms);
             // Lets the answers out, and everybody in who became ready meanwhile.
             tokio::task::yield_now().await;
         }
@@ -242,11 +242,13 @@ impl Shared {
     }
 
     /// Moves the durable marks, and answers everybody.
-    fn finish(&self, group: &Group, (committed, changes): (Result<(), Unknown>, &[Change]), time_ms: u64) {
+    fn finish(&self, group: Group, (committed, changes): (Result<(), Unknown>, &[Change]), time_ms: u64) {
         if committed.is_ok() {
             let changing = group.entries.iter().filter(|entry| !entry.is_barrier);
             changing.zip(changes).for_each(|(entry, change)| settle(&entry.slot, change, time_ms));
         }
+        // Before the answers: whoever hears that the queue is empty must find room in it.
+        drop(group);
         for answer in std::mem::take(&mut *self.waiting.lock()) {
             // A client that went away does not hear the answer.
             let _ = answer.send(committed);
