@@ -86,6 +86,11 @@ impl Graft {
         }
     }
 
+    /// The link before the marker.
+    pub fn link(&self) -> u64 {
+        self.chain().link()
+    }
+
     /// Appends the payload of a record to `out`.
     pub fn encode_twice(&self, out: &mut Vec<u8>) {
         let mut graft = Vec::with_capacity(512);

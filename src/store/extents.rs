@@ -9,7 +9,7 @@ use bytes::Bytes;
 use super::{LogId, Run, Session, StoreError};
 use crate::codec::Chain;
 use crate::codec::event::Skimmed;
-use crate::codec::graft::Extent;
+use crate::codec::graft::{Extent, Graft};
 use crate::model::Seq;
 
 /// The log that holds an inherited event.
@@ -48,6 +48,13 @@ fn cut(run: &Run, extent: &Extent) -> Result<Run, StoreError> {
     }
     let events: Bytes = run.events.slice(..skimmed.iter().sum::<usize>());
     Ok(Run { first_seq: run.first_seq, count, link: run.link, chain: extent.chain, events })
+}
+
+/// The run of the one event that comes with a fork.
+pub(super) fn marker(graft: &Graft) -> Option<Run> {
+    let (first_seq, link, chain) = (graft.seed_length(), graft.link(), graft.end().1);
+    let events = graft.marker.clone();
+    (!events.is_empty()).then_some(Run { first_seq, count: 1, link, chain, events })
 }
 
 /// What a deleted log still holds, and what of it nobody uses.

@@ -83,10 +83,8 @@ impl State {
     fn fork(&mut self, log: LogId, graft: &Graft, at: (u64, Position)) {
         let session = Session::grafted(log, graft, at);
         self.names.insert(session.birth.key.clone(), log);
-        if !graft.marker.is_empty() {
-            let (first_seq, link, chain) = (graft.seed_length(), graft.chain().link(), session.chain);
-            let run = Run { first_seq, count: 1, link, chain, events: graft.marker.clone() };
-            self.runs.entry(log).or_default().insert(first_seq, run);
+        if let Some(run) = extents::marker(graft) {
+            self.runs.entry(log).or_default().insert(run.first_seq, run);
         }
         self.extents.insert(log, graft.extents.as_slice().into());
         self.sessions.insert(log, session);
@@ -113,6 +111,7 @@ impl State {
         let is_less = |session: &&mut Session| next_seq < session.next_seq || next_seq <= session.shared_until;
         let Some(session) = self.deleted.get_mut(&log).filter(is_less) else { return };
         (session.next_seq, session.chain, session.position) = (next_seq, chain, position);
+        session.marker = session.marker.filter(|marker| *marker < next_seq);
         if next_seq <= session.shared_until {
             self.deleted.remove(&log);
             self.extents.remove(&log);

@@ -164,6 +164,8 @@ pub struct Session {
     pub shared_until: Seq,
     /// Shared events below were copied already ([`Change::Detach`]).
     pub copied_until: Seq,
+    /// The event that came with the fork ([`Graft::marker`]), if one did.
+    pub marker: Option<Seq>,
     /// Which request made it, if it is a fork ([`Graft::request`]).
     pub request: [u8; 16],
     /// What a list shows of it; its bytes are those of the log's own events.
@@ -184,6 +186,7 @@ impl Session {
             position,
             shared_until: Seq::ZERO,
             copied_until: Seq::ZERO,
+            marker: None,
             request: [0; 16],
             summary: Summary::default(),
             owner: None,
@@ -197,6 +200,7 @@ impl Session {
             next_seq,
             chain,
             shared_until: graft.seed_length(),
+            marker: (!graft.marker.is_empty()).then(|| graft.seed_length()),
             request: graft.request,
             summary: graft.summary.clone(),
             ..Self::born(log, Arc::new(graft.birth.clone()), (updated_ms, position))

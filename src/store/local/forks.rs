@@ -23,7 +23,7 @@ impl Table {
     pub(super) fn fork(
         &mut self,
         base: Base<'_>,
-        (header, place): (&RecordHeader, Place),
+        header: &RecordHeader,
         graft: &Graft,
         time_ms: u64,
     ) -> Result<(), StoreError> {
@@ -31,14 +31,12 @@ impl Table {
         self.names.insert(graft.birth.key.clone(), Some(log));
         self.sharers.extend(graft.extents.iter().map(|extent| ((LogId(extent.log), log), Some(extent.until))));
         self.extents.insert(log, graft.extents.as_slice().into());
+        // Not by its place in the journal: what becomes of the record later is no matter then.
+        self.markers.extend(shares::marker(graft).map(|run| (log, run)));
         if self.entry(base, log)?.is_some() {
             return Ok(());
         }
-        let mut entry = Entry::new(Session::grafted(log, graft, (time_ms, Position(header.position))), None, false);
-        if place.count > 0 {
-            entry.places.push(place);
-            self.runs += 1;
-        }
+        let entry = Entry::new(Session::grafted(log, graft, (time_ms, Position(header.position))), None, false);
         self.logs.insert(log, entry);
         Ok(())
     }
@@ -109,6 +107,7 @@ impl Entry {
         }
         (session.next_seq, session.chain) = (cut, header.chain);
         session.position = session.position.max(Position(header.position));
+        session.marker = session.marker.filter(|marker| *marker < cut);
         self.places.retain(|place| place.first_seq < cut);
         self.is_cut = true;
         self.is_gone = cut <= session.shared_until;
@@ -172,6 +171,17 @@ impl View {
 }
 
 impl Shared {
+    /// The event that came with a fork.
+    pub(super) fn marker(&self, log: LogId) -> Result<Run, StoreError> {
+        let view = self.view.read();
+        let tables = [Some(&view.table), view.frozen.as_deref()];
+        if let Some(run) = tables.into_iter().flatten().find_map(|table| table.markers.get(&log)) {
+            return Ok(run.clone());
+        }
+        let run = view.index.as_ref().ok_or(StoreError::Rebuilding)?.marker(log)?;
+        run.ok_or(StoreError::Rebuilding)
+    }
+
     /// What a log shares.
     pub(super) fn extents(&self, log: LogId) -> Result<Arc<[Extent]>, StoreError> {
         let view = self.view.read();

@@ -162,7 +162,8 @@ impl Index {
             Some((key, block)) => last_place(&key, &block)?.next_seq(),
         };
         // A session that lags behind its runs, or is ahead of them, is a page that went back in time.
-        if end.max(entry.session.shared_until) == entry.session.next_seq {
+        let marker = entry.session.marker.map_or(0, |marker| marker.get() + 1);
+        if end.max(entry.session.shared_until).get().max(marker) == entry.session.next_seq.get() {
             Ok(Some(entry))
         } else {
             Err(Broken(format!("head and runs of {log:?} differ")))

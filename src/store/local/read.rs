@@ -14,9 +14,7 @@ use super::Shared;
 use super::place::Place;
 use super::segment::Segment;
 use super::table::{Base, Entry};
-use crate::codec::change::Kind;
 use crate::codec::frame::{RECORD_HEADER_BYTES, RecordStart};
-use crate::codec::graft::Graft;
 use crate::model::{Namespace, Seq, SessionKey};
 use crate::store::{
     Damage, Found, ListCursor, ListFilter, ListPage, LogId, Position, Run, Session, StoreError, memory,
@@ -104,6 +102,9 @@ impl Shared {
     ) -> Result<Vec<Run>, StoreError> {
         if entry.as_ref().is_some_and(|entry| entry.is_gone || from >= entry.session.next_seq) {
             return Ok(Vec::new());
+        }
+        if entry.as_ref().is_some_and(|entry| entry.session.marker == Some(from)) {
+            return Ok(vec![self.marker(log)?]);
         }
         // The index may still have what was purged.
         let end = entry
@@ -256,9 +257,6 @@ fn extent(places: &[Place]) -> usize {
 
 /// Checks that a record is the one that the place speaks of, and sound.
 pub(super) fn verify(log: LogId, place: &Place, record: &Bytes) -> Result<Run, String> {
-    if let Some(run) = marker(log, place, record) {
-        return Ok(run);
-    }
     let RecordStart::Sound(header) = RecordStart::decode(record) else {
         return Err("the record header is damaged".to_owned());
     };
@@ -270,19 +268,6 @@ pub(super) fn verify(log: LogId, place: &Place, record: &Bytes) -> Result<Run, S
         return Err("the checksum does not match".to_owned());
     }
     Ok(Run { first_seq: header.first_seq, count: header.count, link: header.link, chain: header.chain, events })
-}
-
-/// The one event of a `Fork` record, which stands there twice and is checked by itself.
-fn marker(log: LogId, place: &Place, record: &Bytes) -> Option<Run> {
-    let stub = match RecordStart::decode(record) {
-        RecordStart::Sound(header) => header.stub(),
-        RecordStart::Damaged(stub) => stub,
-        RecordStart::Lost => return None,
-    };
-    let is_it = stub.kind == Some(Kind::Fork) && stub.log == log.0 && stub.first_seq == place.first_seq;
-    let graft = Graft::decode_either(&record.slice(RECORD_HEADER_BYTES..)).ok().filter(|_| is_it)?;
-    let (link, chain) = (graft.chain().link(), graft.end().1);
-    Some(Run { first_seq: graft.seed_length(), count: 1, link, chain, events: graft.marker })
 }
 
 fn name_unproved(horizon: Position) -> StoreError {

@@ -15,7 +15,7 @@ use crate::model::Seq;
 use crate::store::{Birth, Damage, LogId, Position, Session};
 
 /// The form of the entries; another one is built anew.
-const FORMAT: u64 = 2;
+const FORMAT: u64 = 3;
 
 pub(super) fn seal(mut bytes: Vec<u8>) -> Vec<u8> {
     let checksum = crc32c::crc32c(&bytes);
@@ -47,7 +47,8 @@ pub(super) fn encode_entry(entry: &Entry, owner: u64) -> Vec<u8> {
     }
     out.extend_from_slice(&session.chain.0);
     session.birth.encode(&mut out);
-    for number in [session.shared_until.get(), session.copied_until.get(), owner] {
+    let marker = session.marker.map_or(u64::MAX, Seq::get);
+    for number in [session.shared_until.get(), session.copied_until.get(), marker, owner] {
         out.extend_from_slice(&number.to_le_bytes());
     }
     out.extend_from_slice(&session.request);
@@ -67,17 +68,18 @@ pub(super) fn decode_entry(log: LogId, bytes: &[u8]) -> Result<(Entry, u64), Bro
     let mut chain = [0; 32];
     bytes.copy_to_slice(&mut chain);
     let birth = Arc::new(Birth::decode(&mut bytes).map_err(|e| Broken::of(&e))?);
-    if bytes.len() < 40 {
+    if bytes.len() < 48 {
         return broken("session");
     }
     let (shared_until, copied_until) = (Seq::saturating(bytes.get_u64_le()), Seq::saturating(bytes.get_u64_le()));
+    let marker = Seq::new(bytes.get_u64_le());
     let owner = bytes.get_u64_le();
     let mut request = [0; 16];
     bytes.copy_to_slice(&mut request);
     let summary = Summary::decode(&mut bytes).map_err(|e| Broken::of(&e))?;
     let born = Session::born(log, birth, (updated_ms, position));
     let chain = Chain(chain);
-    let session = Session { next_seq, chain, shared_until, copied_until, request, summary, ..born };
+    let session = Session { next_seq, chain, shared_until, copied_until, marker, request, summary, ..born };
     Ok((Entry::new(session, damage, false), owner))
 }
 

@@ -3,6 +3,7 @@
 //! | key | value |
 //! |---|---|
 //! | `x` log, number | a block of extents: what a fork shares |
+//! | `m` log | the one event that came with a fork: link, chain, seq, encoding |
 //! | `f` log, sharer | the end of what the sharer, a live log, shares of the log |
 //! | `d` log | a deleted log that still holds something, in the form of a session |
 //!
@@ -11,6 +12,8 @@
 
 use std::sync::atomic::Ordering;
 
+use bytes::Buf;
+
 use super::index::{Batch, Broken, Index, broken, decode_run_key, number, run_key, session_key};
 use super::place::{self, Place};
 use super::rows::{decode_entry, seal, unseal};
@@ -18,7 +21,7 @@ use super::table::{Entry, Table};
 use crate::codec::Chain;
 use crate::codec::graft::Extent;
 use crate::model::Seq;
-use crate::store::{LogId, Remains};
+use crate::store::{LogId, Remains, Run};
 
 /// Extents in one block.
 const BLOCK_EXTENTS: usize = 80;
@@ -33,6 +36,21 @@ impl Index {
                 extents.extend(Extent::decode_all(block).map_err(|e| Broken::of(&e))?);
             }
             Ok(extents)
+        })
+    }
+
+    /// The event that came with a fork.
+    pub(super) fn marker(&self, log: LogId) -> Result<Option<Run>, Broken> {
+        self.guarded(|db| {
+            let Some(bytes) = db.get(marker_key(log))? else { return Ok(None) };
+            let mut bytes = unseal(&bytes)?;
+            if bytes.len() < 48 {
+                return broken("marker");
+            }
+            let (link, first_seq) = (bytes.get_u64_le(), Seq::saturating(bytes.get_u64_le()));
+            let mut chain = [0; 32];
+            bytes.copy_to_slice(&mut chain);
+            Ok(Some(Run { first_seq, count: 1, link, chain: Chain(chain), events: bytes }))
         })
     }
 
@@ -79,6 +97,13 @@ impl Index {
                 bytes += u64::from(place.bytes);
             }
         })?;
+        if let (Some(marker), Some(run)) = (session.marker, self.marker(session.log)?) {
+            held_bytes += run.events.len() as u64;
+            if marker >= wanted {
+                cut = cut.min(marker);
+                bytes += run.events.len() as u64;
+            }
+        }
         let is_all = cut <= session.shared_until;
         let inherited = self.extents(session.log)?.last().map_or(Chain::START, |extent| extent.chain);
         let events = session.next_seq.get() - cut.get();
@@ -129,6 +154,14 @@ impl Batch<'_> {
                 self.insert(extents_key(*log, Some(block)), seal(bytes))?;
             }
         }
+        for (log, run) in &table.markers {
+            let mut bytes = Vec::with_capacity(128);
+            bytes.extend_from_slice(&run.link.to_le_bytes());
+            bytes.extend_from_slice(&run.first_seq.get().to_le_bytes());
+            bytes.extend_from_slice(&run.chain.0);
+            bytes.extend_from_slice(&run.events);
+            self.insert(marker_key(*log), seal(bytes))?;
+        }
         for ((log, sharer), until) in &table.sharers {
             let until = until.map(|until| seal(until.get().to_be_bytes().to_vec()));
             self.share(sharer_key(*log, Some(*sharer)), until)?;
@@ -157,6 +190,7 @@ impl Batch<'_> {
         }
         if entry.is_gone {
             self.share(deleted_key(session.log), None)?;
+            self.remove(marker_key(session.log))?;
             self.remove(session_key(session.log))?;
             self.remove_all(run_key(session.log, Seq::ZERO).get(..9).unwrap_or_default().to_vec())
         } else if entry.is_cut {
@@ -187,6 +221,10 @@ impl Batch<'_> {
 
 pub(super) fn deleted_key(log: LogId) -> Vec<u8> {
     [b"d", &log.0.to_be_bytes()[..]].concat()
+}
+
+fn marker_key(log: LogId) -> Vec<u8> {
+    [b"m", &log.0.to_be_bytes()[..]].concat()
 }
 
 fn extents_key(log: LogId, block: Option<u32>) -> Vec<u8> {

@@ -13,7 +13,7 @@ use crate::codec::change::Kind;
 use crate::codec::frame::{RecordHeader, RecordStub};
 use crate::codec::{Chain, Summary, ownership};
 use crate::model::{Owner, Seq, SessionKey, Tenure};
-use crate::store::{Birth, Change, Damage, Extent, Graft, LogId, Position, Session, StoreError};
+use crate::store::{Birth, Change, Damage, Extent, Graft, LogId, Position, Run, Session, StoreError};
 
 /// A session with everything that the index keeps of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -114,6 +114,8 @@ pub(super) struct Table {
     pub(super) names: HashMap<SessionKey, Option<LogId>>,
     /// What forks share.
     pub(super) extents: HashMap<LogId, Arc<[Extent]>>,
+    /// The events that came with forks.
+    pub(super) markers: HashMap<LogId, Run>,
     /// Who shares: by log and live sharer the end of what is shared; `None` shares no more.
     pub(super) sharers: BTreeMap<(LogId, LogId), Option<Seq>>,
     /// Where the journal stands.
@@ -141,7 +143,7 @@ impl Table {
             (Kind::Create, Content::Birth(birth)) => {
                 return self.create(base, log, header, (birth.clone(), time_ms));
             }
-            (Kind::Fork, Content::Graft(graft)) => return self.fork(base, (header, place), graft, time_ms),
+            (Kind::Fork, Content::Graft(graft)) => return self.fork(base, header, graft, time_ms),
             (Kind::Detach, _) => return self.detach(base, (header, place), &content),
             (Kind::Delete, _) => self.set_free(base, log)?,
             // The log may be gone in the index already.
