@@ -7,12 +7,16 @@ use std::{env, fs};
 use protox::prost::Message;
 use tonic_prost_build::FileDescriptorSet;
 
-const FILES: [&str; 5] = [
+const FILES: &[&str] = &[
     "quipu/v1/types.proto",
     "quipu/v1/errors.proto",
     "quipu/v1/session.proto",
     "quipu/v1/log.proto",
+    "quipu/v1/owner.proto",
+    "quipu/v1/face.proto",
     "quipu/v1/view.proto",
+    "quipu/v1/fork.proto",
+    "quipu/v1/admin.proto",
 ];
 
 fn main() -> Result<(), Box<dyn Error>> {

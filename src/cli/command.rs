@@ -146,6 +146,7 @@ pub(super) async fn create(args: CreateArgs) -> anyhow::Result<()> {
         namespace: args.target.namespace.clone(),
         header: Some(header),
         profile: Some(profile.into()),
+        claim: None,
     };
     let answer = connect(&args.target).await?.sessions.create_session(request).await;
     let answer = answer.map_err(|status| refusal(&status))?.into_inner();
@@ -160,7 +161,7 @@ pub(super) async fn stat(args: SessionArgs) -> anyhow::Result<()> {
 }
 
 pub(super) async fn flush(args: SessionArgs) -> anyhow::Result<()> {
-    let request = pb::FlushRequest { namespace: args.target.namespace.clone(), session_id: args.id };
+    let request = pb::FlushRequest { namespace: args.target.namespace.clone(), session_id: args.id, epoch: None };
     let answer = connect(&args.target).await?.log.flush(request).await;
     let head = answer.map_err(|status| refusal(&status))?.into_inner().head.unwrap_or_default();
     print_head(&head, args.target.json)
@@ -170,7 +171,7 @@ pub(super) async fn remove(args: RemoveArgs) -> anyhow::Result<()> {
     let mut client = connect(&args.target).await?;
     for id in args.ids {
         let namespace = args.target.namespace.clone();
-        let request = pb::DeleteSessionRequest { namespace, session_id: id.clone(), incarnation: None };
+        let request = pb::DeleteSessionRequest { namespace, session_id: id.clone(), ..Default::default() };
         let answer = client.sessions.delete_session(request).await;
         let head = answer.map_err(|status| refusal(&status))?.into_inner().head.unwrap_or_default();
         if args.target.json {
@@ -213,7 +214,8 @@ pub(super) async fn append(args: AppendArgs) -> anyhow::Result<()> {
     }
     batch.send(&mut client, &mut next_seq).await?;
     if args.accepted {
-        let request = pb::FlushRequest { namespace: batch.namespace.clone(), session_id: args.id.clone() };
+        let (namespace, session_id) = (batch.namespace.clone(), args.id.clone());
+        let request = pb::FlushRequest { namespace, session_id, epoch: None };
         client.log.flush(request).await.map_err(|status| refusal(&status))?;
     }
     if args.target.json {
@@ -360,14 +362,15 @@ fn print_row(session: &pb::Session, as_json: bool) -> anyhow::Result<()> {
     }
     let header = session.header.clone().unwrap_or_default();
     let head = session.head.clone().unwrap_or_default();
-    let cwd = header.cwd.unwrap_or_default();
-    say!("{}  {:>9}  {:<38}  {}", time(head.updated_at_ms as i64), head.next_seq, shown(&header.id), shown(&cwd))?;
+    let what = session.title.clone().or(header.cwd).unwrap_or_default();
+    let (updated, what) = (time(head.updated_at_ms as i64), clipped(&what, 60));
+    say!("{updated}  {:>9}  {:<38}  {what}", head.next_seq, shown(&header.id))?;
     Ok(())
 }
 
 /// A head as `--json` prints it.
 #[derive(serde::Serialize)]
-struct HeadJson {
+pub(super) struct HeadJson {
     next_seq: u64,
     durable_next_seq: u64,
     revision: String,
@@ -376,7 +379,7 @@ struct HeadJson {
     updated_at_ms: u64,
 }
 
-fn head_json(head: &pb::Head) -> HeadJson {
+pub(super) fn head_json(head: &pb::Head) -> HeadJson {
     HeadJson {
         next_seq: head.next_seq,
         durable_next_seq: head.durable_next_seq,
@@ -399,7 +402,7 @@ fn print_head(head: &pb::Head, as_json: bool) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn print_session(session: &pb::Session, as_json: bool) -> anyhow::Result<()> {
+pub(super) fn print_session(session: &pb::Session, as_json: bool) -> anyhow::Result<()> {
     let header = session.header.clone().unwrap_or_default();
     let head = session.head.clone().unwrap_or_default();
     let profile = session.profile().as_str_name().trim_start_matches("PROFILE_").to_lowercase().replace('_', "-");
@@ -414,6 +417,8 @@ fn print_session(session: &pb::Session, as_json: bool) -> anyhow::Result<()> {
                 "delegation_depth": header.delegation_depth, "agent_preset": header.agent_preset,
                 "labels": header.labels,
             },
+            "title": session.title, "bytes": session.bytes, "events": session.events,
+            "shared_events": session.shared_events, "forks": session.forks, "turn_open": session.turn_open,
             "head": head_json(&head),
         });
         say!("{}", serde_json::to_string(&value)?)?;
@@ -431,5 +436,6 @@ fn print_session(session: &pb::Session, as_json: bool) -> anyhow::Result<()> {
     for (name, value) in labels {
         say!("label        {}={}", shown(&name), shown(&value))?;
     }
+    super::space::print_facts(session)?;
     print_head(&head, false)
 }

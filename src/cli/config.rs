@@ -8,6 +8,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use super::rules::{self, repeat};
 use crate::model::Limits;
 use crate::{rpc, service, store};
 
@@ -40,6 +41,8 @@ pub struct Config {
     pub connections_max: usize,
     /// Whether clients may ask what services there are.
     pub reflection: bool,
+    /// How often the rules of retention are applied.
+    pub retention_interval: Option<Duration>,
 }
 
 /// How logs look.
@@ -69,6 +72,7 @@ impl Default for Config {
             keepalive: Duration::from_secs(30),
             connections_max: 10_000,
             reflection: true,
+            retention_interval: None,
         }
     }
 }
@@ -177,7 +181,7 @@ macro_rules! setting {
 }
 
 /// All settings.
-pub const SETTINGS: [Setting; 25] = [
+pub const SETTINGS: [Setting; 27] = [
     setting!(listen, "ADDRESS:PORT", plain, listen, "where clients connect; port 0 picks a free one"),
     setting!(data_dir, "DIR", path, data_dir, "where the store lives; made if missing"),
     setting!(insecure, "true|false", plain, insecure, "allow a listen address that is not loopback"),
@@ -208,6 +212,14 @@ pub const SETTINGS: [Setting; 25] = [
     setting!(spare_segments, "COUNT", plain, store.spare_segments, "empty journal segments kept ready"),
     setting!(index_cache_bytes, "SIZE", wide, store.index_cache_bytes, "memory for pages of the index"),
     setting!(checkpoint_interval, "TIME", time, store.checkpoint_interval, "time between checkpoints of the index"),
+    setting!(
+        retention,
+        "NAMESPACE=TIME,...",
+        rules,
+        service.retention,
+        "how long unchanged sessions are kept; without a rule for ever"
+    ),
+    setting!(retention_interval, "TIME|never", repeat, retention_interval, "how often the rules are applied by itself"),
     setting!(reserve_bytes, "SIZE", wide, store.reserve_bytes, "space kept back so that a full disk can be opened"),
 ];
 

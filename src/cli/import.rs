@@ -97,6 +97,7 @@ async fn import_file(
         namespace: namespace.to_owned(),
         header: Some(client::header(scan.id.as_str(), scan.header.clone())),
         profile: None,
+        claim: None,
     };
     client.sessions.create_session(request).await.map_err(|status| refusal(&status))?;
     let present = head(client, namespace, scan.id.as_str()).await?;

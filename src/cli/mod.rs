@@ -15,9 +15,13 @@ macro_rules! say {
 mod command;
 pub mod config;
 mod export;
+mod fork;
 mod import;
 mod lines;
+mod owner;
+mod rules;
 mod serve;
+mod space;
 mod text;
 mod view;
 
@@ -68,9 +72,31 @@ enum Command {
     /// Show header and head of a session.
     Stat(command::SessionArgs),
     /// Delete a session.
+    ///
+    /// The name is free at once. Events that forks share stay for them; quipu purge removes what nobody uses.
     Rm(command::RemoveArgs),
     /// Wait until everything accepted is durable.
     Flush(command::SessionArgs),
+    /// Make a session that begins with the events of another.
+    ///
+    /// It shares them by reference: a fork of any log is one small record. With a child id the command can be repeated:
+    /// the same request is answered with the same child.
+    Fork(fork::ForkArgs),
+    /// Copy what a fork shares, so that it stands alone.
+    ///
+    /// The log does not change. A copying that stops is repeated and goes on where it stopped.
+    Detach(fork::DetachArgs),
+    /// Remove the events of deleted sessions that no session uses, for good.
+    ///
+    /// One receipt for each deleted session: events, bytes, and the chain before what was removed.
+    Purge(space::PurgeArgs),
+    /// Tell which sessions are older than the rules allow, and delete them with --apply.
+    ///
+    /// Age counts from the last change. A session with an open turn is never taken. The rules are those of the
+    /// server's setting retention; --keep takes another age.
+    Retention(space::RetentionArgs),
+    /// Show what sessions take, and what a purge would free.
+    Du(space::DuArgs),
     /// Import session files of the reference harness (JSONL, plain or zstd, packed rows or not).
     ///
     /// Each file is checked as a whole before anything is stored. Repeating an import is harmless: what is there
@@ -98,6 +124,27 @@ enum Command {
     Lineage(view::LineageArgs),
     /// Show turns, steps, times and tokens of a session.
     Stats(view::StatsArgs),
+    /// Show a log's end and what would close its open turn; changes nothing.
+    ///
+    /// While an owner's lease runs the log is shown as it stands, with its open turn. With --events all of it, the
+    /// closers last.
+    Inspect(owner::FaceArgs),
+    /// Close an open turn durably, and show the log's end.
+    ///
+    /// Refused with TURN_OPEN while somebody owns the session: its owner may go on with the turn.
+    Load(owner::FaceArgs),
+    /// Close an open turn of exactly the log that is there now, or show with --dry-run what would be appended.
+    ///
+    /// Calls without a result get one that says that the outcome is unknown; nothing is invented, and every node
+    /// appends the same bytes. Refused while somebody else owns the session.
+    Repair(owner::RepairArgs),
+    /// Show who owns a session, and how it changed hands.
+    Owner(owner::OwnerArgs),
+    /// Take a session from its owner, whose writes are refused from then on.
+    ///
+    /// The reason is kept in the session's record. The session is reserved for --holder until its lease ends, or free
+    /// for the next host at once with --release.
+    TakeOver(owner::TakeOverArgs),
     /// Print a completion script: quipu completions bash > /etc/bash_completion.d/quipu
     Completions {
         /// The shell.
@@ -162,7 +209,17 @@ pub fn main() -> ExitCode {
         Command::Stat(args) => run(command::stat(args)),
         Command::Rm(args) => run(command::remove(args)),
         Command::Flush(args) => run(command::flush(args)),
+        Command::Fork(args) => run(fork::fork(args)),
+        Command::Detach(args) => run(fork::detach(args)),
+        Command::Purge(args) => run(space::purge(args)),
+        Command::Retention(args) => run(space::retention(args)),
+        Command::Du(args) => run(space::du(args)),
         Command::Import(args) => run(import::import(args)),
+        Command::Inspect(args) => run(owner::inspect(args)),
+        Command::Load(args) => run(owner::load(args)),
+        Command::Repair(args) => run(owner::repair(args)),
+        Command::Owner(args) => run(owner::owner(args)),
+        Command::TakeOver(args) => run(owner::take_over(args)),
         Command::Export(args) => run(export::export(args)),
         Command::Messages(args) => run(view::messages(args)),
         Command::Request(args) => run(view::request(args)),

@@ -16,7 +16,7 @@ use super::config::{self, Config, LogFormat, SETTINGS, Sources};
 use super::{ServeArgs, USAGE, text};
 use crate::rpc::loops::{self, Loops};
 use crate::rpc::server::{self, Wire};
-use crate::service::Service;
+use crate::service::{Error, Retention, Service};
 use crate::store::Health;
 use crate::store::local::LocalStore;
 
@@ -123,6 +123,7 @@ async fn node(config: &Config, store: Arc<LocalStore>) -> anyhow::Result<()> {
     let mut loops = Loops::start(count, &wire, &service)?;
     let end = CancellationToken::new();
     let keeper = tokio::spawn(keep(service.clone(), wire.health.clone(), end.clone()));
+    let retention = tokio::spawn(retain(service.clone(), config.retention_interval, end.clone()));
     tracing::info!(%address, "serving");
     tokio::select! {
         () = signals.next() => {}
@@ -158,7 +159,7 @@ async fn node(config: &Config, store: Arc<LocalStore>) -> anyhow::Result<()> {
         () = signals.next() => std::process::exit(INTERRUPTED),
     }
     // It was asked to end; how it did changes nothing any more.
-    drop(keeper.await);
+    drop((keeper.await, retention.await));
     loops.finish();
     tracing::info!("closed");
     Ok(())
@@ -197,6 +198,33 @@ async fn keep(service: Service, health: tonic_health::server::HealthReporter, en
             }
         }
     }
+}
+
+/// Applies the rules of retention now and then.
+async fn retain(service: Service, every: Option<Duration>, end: CancellationToken) {
+    let Some(every) = every else { return };
+    let mut turn = tokio::time::interval_at(tokio::time::Instant::now() + every, every);
+    loop {
+        tokio::select! {
+            () = end.cancelled() => return,
+            _ = turn.tick() => {}
+        }
+        for rule in service.retention().to_vec() {
+            let namespace = rule.namespace.clone();
+            match tokio::select! { () = end.cancelled() => return, deleted = retain_once(&service, rule) => deleted } {
+                Ok(deleted) => tracing::info!(%namespace, deleted, "retention"),
+                Err(error) => tracing::warn!(%namespace, %error, "retention stopped early"),
+            }
+        }
+    }
+}
+
+async fn retain_once(service: &Service, rule: Retention) -> Result<usize, Error> {
+    let (mut retaining, mut deleted) = (service.retain(rule.namespace, Some(rule.keep), false)?, 0);
+    while let Some(aged) = retaining.step().await? {
+        deleted += aged.iter().filter(|aged| aged.kept.is_none()).count();
+    }
+    Ok(deleted)
 }
 
 struct Signals {

@@ -1,8 +1,7 @@
 //! What a committed change says: the payload of a journal record.
 //!
 //! One record is one change, and a change that touches several keys is one record, so that it is atomic by
-//! construction. Kinds 1 to 3 exist; ownership, repair, fork, detach and purge will get kinds of their own, which
-//! this version refuses by number.
+//! construction. Numbers that are not in [`Kind`] are those of a later version, which this one refuses by number.
 
 use std::collections::BTreeMap;
 
@@ -20,6 +19,16 @@ pub enum Kind {
     Append,
     /// A session is deleted.
     Delete,
+    /// A session changes hands; the payload is an ownership. The header counts its epoch.
+    Owner,
+    /// Closers are added to a log: an append that the service decided on.
+    Repair,
+    /// A session begins as a fork of another.
+    Fork,
+    /// A copy of shared events, or (without events) the end of such copying: the log stands alone.
+    Detach,
+    /// A deleted log gives up its events from some seq on.
+    Purge,
 }
 
 impl Kind {
@@ -29,6 +38,11 @@ impl Kind {
             Self::Create => 1,
             Self::Append => 2,
             Self::Delete => 3,
+            Self::Owner => 4,
+            Self::Repair => 5,
+            Self::Fork => 6,
+            Self::Detach => 7,
+            Self::Purge => 8,
         }
     }
 
@@ -38,6 +52,11 @@ impl Kind {
             1 => Some(Self::Create),
             2 => Some(Self::Append),
             3 => Some(Self::Delete),
+            4 => Some(Self::Owner),
+            5 => Some(Self::Repair),
+            6 => Some(Self::Fork),
+            7 => Some(Self::Detach),
+            8 => Some(Self::Purge),
             _ => None,
         }
     }
@@ -93,24 +112,35 @@ impl Birth {
     pub fn encode_twice(&self, out: &mut Vec<u8>) {
         let mut birth = Vec::with_capacity(256);
         self.encode(&mut birth);
-        for _ in 0..2 {
-            put_block(&birth, out);
-            out.extend_from_slice(&crc32c::crc32c(&birth).to_le_bytes());
-        }
+        put_twice(&birth, out);
     }
 
     /// Reads the payload of a `Create` record from whichever half is sound.
     pub fn decode_either(payload: &Bytes) -> Result<Self, Malformed> {
-        // The length of the first half may be what is damaged; the halves are alike.
-        let (first, second) = (payload.clone(), payload.slice(payload.len() / 2..));
-        decode_sealed(first).or_else(|_| decode_sealed(second))
+        decode_either(payload, Self::decode)
     }
 }
 
-fn decode_sealed(mut bytes: Bytes) -> Result<Birth, Malformed> {
-    let mut reader = Reader::new(&mut bytes, "session");
-    let mut birth = reader.block()?;
-    if reader.u32()? == crc32c::crc32c(&birth) { Birth::decode(&mut birth) } else { reader.fail() }
+/// Appends a block twice, each as length, bytes and CRC-32C.
+pub(super) fn put_twice(block: &[u8], out: &mut Vec<u8>) {
+    for _ in 0..2 {
+        put_block(block, out);
+        out.extend_from_slice(&crc32c::crc32c(block).to_le_bytes());
+    }
+}
+
+/// Reads what stands there twice from whichever half is sound.
+pub(super) fn decode_either<T>(
+    payload: &Bytes,
+    decode: impl Fn(&mut Bytes) -> Result<T, Malformed>,
+) -> Result<T, Malformed> {
+    let sealed = |mut bytes: Bytes| {
+        let mut reader = Reader::new(&mut bytes, "record");
+        let mut block = reader.block()?;
+        if reader.u32()? == crc32c::crc32c(&block) { decode(&mut block) } else { reader.fail() }
+    };
+    // The length of the first half may be what is damaged; the halves are alike.
+    sealed(payload.clone()).or_else(|_| sealed(payload.slice(payload.len() / 2..)))
 }
 
 fn put_text(text: &str, out: &mut Vec<u8>) {

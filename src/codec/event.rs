@@ -53,6 +53,51 @@ pub fn encode(seq: Seq, event: &NewEvent, out: &mut Vec<u8>) {
     put_block(&event.data, out);
 }
 
+/// An encoded event, of which no more was read than what it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Skimmed<'a> {
+    /// The place.
+    pub seq: Seq,
+    /// The type.
+    pub kind: &'a [u8],
+    /// The data.
+    pub data: &'a [u8],
+    /// Bytes of the encoding.
+    pub bytes: usize,
+}
+
+impl<'a> Skimmed<'a> {
+    /// Encoded events one after the other; a malformed one ends it.
+    pub fn all(events: &'a [u8]) -> impl Iterator<Item = Self> {
+        let mut rest = events;
+        std::iter::from_fn(move || {
+            let skimmed = Self::first(rest)?;
+            rest = rest.get(skimmed.bytes..)?;
+            Some(skimmed)
+        })
+    }
+
+    fn first(bytes: &'a [u8]) -> Option<Self> {
+        let (seq, rest) = bytes.split_first_chunk::<8>()?;
+        let (kind, rest) = split_block(rest.get(8..)?)?;
+        let (&flags, mut rest) = rest.split_first()?;
+        if flags & REPLACE != 0 {
+            rest = rest.get(16..)?;
+        }
+        if flags & SOURCES != 0 {
+            let (count, behind) = rest.split_first_chunk::<4>()?;
+            rest = behind.get((u32::from_le_bytes(*count) as usize).checked_mul(8)?..)?;
+        }
+        let (data, rest) = split_block(rest)?;
+        Some(Self { seq: Seq::new(u64::from_le_bytes(*seq))?, kind, data, bytes: bytes.len() - rest.len() })
+    }
+}
+
+fn split_block(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
+    let (length, rest) = bytes.split_first_chunk::<4>()?;
+    rest.split_at_checked(u32::from_le_bytes(*length) as usize)
+}
+
 /// Reads events from their encodings, sharing their data with the input and their types with each other.
 #[derive(Debug, Default)]
 pub struct Decoder {

@@ -147,9 +147,9 @@ pub struct RecordHeader {
     pub position: u64,
     /// The log that it changes.
     pub log: u64,
-    /// Seq of the first event (`Append`), else the log's `next_seq`.
+    /// Seq of the first event (`Append`, `Repair`), else the log's `next_seq`.
     pub first_seq: Seq,
-    /// How many events.
+    /// How many events; of an `Owner` record its epoch, so that the stub keeps it.
     pub count: u32,
     /// [`Chain::link`] of the chain before.
     pub link: u64,

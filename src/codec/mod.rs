@@ -8,10 +8,14 @@
 pub mod change;
 pub mod event;
 pub mod frame;
+pub mod graft;
+pub mod ownership;
 pub mod rows;
+pub mod summary;
 
 mod chain;
 mod reader;
 
 pub use chain::Chain;
 pub use reader::Malformed;
+pub use summary::Summary;

@@ -23,6 +23,11 @@ impl<'a> Reader<'a> {
         Err(Malformed(self.what))
     }
 
+    /// Whether nothing is left.
+    pub(super) fn is_at_end(&self) -> bool {
+        self.bytes.is_empty()
+    }
+
     fn need(&self, count: usize) -> Result<(), Malformed> {
         if self.bytes.len() < count { self.fail() } else { Ok(()) }
     }

@@ -10,10 +10,12 @@ pub mod header;
 pub mod id;
 pub mod json;
 pub mod limit;
+pub mod owner;
 pub mod seq;
 
 pub use event::{Event, EventError, NewEvent, SurfaceOp};
 pub use header::{Header, HeaderError, Origin, Profile};
 pub use id::{IdError, Incarnation, Namespace, SessionId, SessionKey};
 pub use limit::Limits;
+pub use owner::{Owner, TakeOver, Tenure};
 pub use seq::{INT53_MAX, Seq};

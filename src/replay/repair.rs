@@ -7,8 +7,9 @@
 use bytes::Bytes;
 
 use super::Ordinal;
-use super::tail::{PendingCall, Tail};
+use super::tail::{PendingCall, Tail, answered};
 use super::vocabulary::{STEP_END, TOOL_RESULT, TURN_END};
+use crate::model::json;
 use crate::model::{Event, NewEvent, Seq, SurfaceOp};
 
 const NOT_STARTED: Verdict = Verdict {
@@ -113,4 +114,58 @@ impl Closers {
 fn place(members: &[(&str, Ordinal)]) -> String {
     let member = |(name, number): &(&str, Ordinal)| number.json().map(|json| format!("\"{name}\":{json},"));
     members.iter().filter_map(member).collect()
+}
+
+/// Why events of a caller do not close a turn.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{problem}")]
+pub struct CloserError {
+    /// Which of them; their number when one is missing.
+    pub index: usize,
+    /// What is wrong with it.
+    pub problem: String,
+}
+
+/// Holds closers that somebody else made to what the computed ones are.
+///
+/// Laws: [`closers_of`] the same tail passes, and what passes leaves no turn, no step and no call open. Free are times,
+/// ids of messages, the order of the results, and what they say; fixed are seqs, types, turn, step, which call each
+/// result answers, and the citation of a call that had started.
+pub fn check_closers(tail: &Tail, own: &[Event]) -> Result<(), CloserError> {
+    let refuse = |index: usize, problem: String| Err(CloserError { index, problem });
+    let computed = closers_of(tail);
+    let mut wanted: Vec<&Event> = computed.iter().collect();
+    for (index, event) in own.iter().enumerate() {
+        let Some(first) = computed.first() else { return refuse(index, "closes nothing: no turn is open".to_owned()) };
+        let seq = first.seq.get() + index as u64;
+        if event.seq.get() != seq {
+            return refuse(index, format!("has seq {}; the next one is {seq}", event.seq));
+        }
+        // Results come in any order, and before what ends step and turn.
+        let results = wanted.iter().take_while(|closer| &*closer.body.kind == TOOL_RESULT).count();
+        let matches = wanted.iter().take(results.max(1)).position(|closer| is_alike(closer, event));
+        let Some(at) = matches else {
+            let expected = wanted.first().map_or("nothing more", |closer| &*closer.body.kind);
+            return refuse(index, format!("does not close what is open: `{expected}` is expected"));
+        };
+        wanted.remove(at);
+    }
+    match wanted.first() {
+        Some(missing) => refuse(own.len(), format!("is missing: `{}`", missing.body.kind)),
+        None => Ok(()),
+    }
+}
+
+/// Whether two closers close the same.
+fn is_alike(computed: &Event, own: &Event) -> bool {
+    let (Ok(ours), Ok(theirs)) = (json::parse(&computed.body.data), json::parse(&own.body.data)) else { return false };
+    let (ours, theirs) = (ours.root(), theirs.root());
+    let place = |name: &str| match (ours.get(name), theirs.get(name)) {
+        (Some(ours), Some(theirs)) => ours.same(theirs),
+        (None, None) => true,
+        _ => false,
+    };
+    let call = |root| answered(Some(root));
+    let body = |event: &Event| (event.body.kind.clone(), event.body.surface_op, event.body.source_event_seqs.clone());
+    body(computed) == body(own) && place("turn") && place("step") && call(ours) == call(theirs)
 }

@@ -6,7 +6,11 @@ use tonic::transport::{Channel, Endpoint};
 
 use super::convert;
 use super::pb;
+use super::pb::admin_service_client::AdminServiceClient;
+use super::pb::face_service_client::FaceServiceClient;
+use super::pb::fork_service_client::ForkServiceClient;
 use super::pb::log_service_client::LogServiceClient;
+use super::pb::owner_service_client::OwnerServiceClient;
 use super::pb::session_service_client::SessionServiceClient;
 use super::pb::view_service_client::ViewServiceClient;
 use crate::model::{Event, Header, NewEvent, Seq};
@@ -23,6 +27,14 @@ pub struct Client {
     pub log: LogServiceClient<Channel>,
     /// What logs mean.
     pub views: ViewServiceClient<Channel>,
+    /// Forks.
+    pub forks: ForkServiceClient<Channel>,
+    /// Space.
+    pub admin: AdminServiceClient<Channel>,
+    /// Who writes.
+    pub owners: OwnerServiceClient<Channel>,
+    /// Logs, balanced.
+    pub faces: FaceServiceClient<Channel>,
 }
 
 impl Client {
@@ -42,6 +54,10 @@ impl Client {
         Self {
             sessions: SessionServiceClient::new(channel.clone()).max_decoding_message_size(MESSAGE_BYTES_MAX),
             log: LogServiceClient::new(channel.clone()).max_decoding_message_size(MESSAGE_BYTES_MAX),
+            forks: ForkServiceClient::new(channel.clone()).max_decoding_message_size(MESSAGE_BYTES_MAX),
+            admin: AdminServiceClient::new(channel.clone()).max_decoding_message_size(MESSAGE_BYTES_MAX),
+            owners: OwnerServiceClient::new(channel.clone()).max_decoding_message_size(MESSAGE_BYTES_MAX),
+            faces: FaceServiceClient::new(channel.clone()).max_decoding_message_size(MESSAGE_BYTES_MAX),
             views: ViewServiceClient::new(channel).max_decoding_message_size(MESSAGE_BYTES_MAX),
         }
     }

@@ -1,9 +1,12 @@
 //! Between wire and values. In: checked, the refusal names the field. Out: cannot fail.
 
+use crate::codec::summary::Turns;
 use crate::model::header::FORMAT_VERSION;
-use crate::model::{Event, Header, Incarnation, NewEvent, Origin, Profile, Seq, SessionKey, SurfaceOp};
+use crate::model::{
+    Event, Header, Incarnation, NewEvent, Origin, Profile, Seq, SessionKey, SurfaceOp, TakeOver, Tenure,
+};
 use crate::replay::admit::Report;
-use crate::service::{AckLevel, Error, Head, Reason, Session, TailState};
+use crate::service::{AckLevel, Claim, Error, FirstClaim, Head, Holding, Reason, Session, TailState};
 
 use super::pb;
 use super::status::clipped;
@@ -152,8 +155,59 @@ impl From<Head> for pb::Head {
             incarnation: head.incarnation.0.to_vec().into(),
             updated_at_ms: head.updated_ms,
             tail: head.tail.map(Into::into),
+            owner: head.owner.map(Into::into),
         }
     }
+}
+
+impl From<Holding> for pb::Owner {
+    fn from(holding: Holding) -> Self {
+        let owner = holding.owner;
+        let state = match owner.tenure {
+            Tenure::Reserved => pb::OwnerState::Reserved,
+            Tenure::Live => pb::OwnerState::Live,
+            Tenure::Released => pb::OwnerState::Released,
+        };
+        Self {
+            epoch: owner.epoch,
+            holder: owner.holder.as_ref().to_owned(),
+            state: state.into(),
+            since_ms: owner.since_ms,
+            expires_in_ms: holding.expires_in.map(|left| left.as_millis() as u64),
+        }
+    }
+}
+
+impl From<&TakeOver> for pb::TakeOver {
+    fn from(take_over: &TakeOver) -> Self {
+        Self {
+            epoch: take_over.epoch,
+            at_ms: take_over.at_ms,
+            holder: take_over.holder.as_ref().to_owned(),
+            from_holder: take_over.from.as_ref().to_owned(),
+            reason: take_over.reason.as_ref().to_owned(),
+        }
+    }
+}
+
+/// What a new session is to belong to.
+pub(super) fn first_claim(claim: Option<pb::FirstClaim>) -> Result<Option<FirstClaim>> {
+    let Some(pb::FirstClaim { holder, ttl_ms, publish }) = claim else { return Ok(None) };
+    Ok(Some(FirstClaim { claim: Claim::new(&holder, ttl_ms, None)?, publish }))
+}
+
+/// An event with its place, from a client.
+pub(super) fn event(index: usize, event: pb::Event) -> Result<Event> {
+    let seq = seq("closers[].seq", event.seq)?;
+    let body = pb::NewEvent {
+        time_ms: event.time_ms,
+        r#type: event.r#type,
+        data: event.data,
+        ignorable: event.ignorable,
+        surface_op: event.surface_op,
+        source_event_seqs: event.source_event_seqs,
+    };
+    Ok(Event { seq, body: new_event(index, body)? })
 }
 
 impl From<TailState> for pb::TailState {
@@ -182,6 +236,13 @@ impl From<Session> for pb::Session {
             namespace: birth.key.namespace.as_str().to_owned(),
             header: Some(pb_header(birth.key.id.as_str(), birth.header.clone())),
             profile: profile.into(),
+            title: session.summary.title.map(|title| title.text),
+            bytes: session.summary.bytes,
+            events: session.head.next_seq.get(),
+            shared_events: session.shared_until.get(),
+            forks: session.forks,
+            turn_open: session.summary.turns == Turns::Open,
+            take_overs: session.owner.iter().flat_map(|owner| &owner.take_overs).map(Into::into).collect(),
             head: Some(session.head.into()),
         }
     }

@@ -47,6 +47,7 @@ impl LogService for Log {
             level: convert::ack_level(request.ack_level)?,
             strict: request.strict,
             incarnation: convert::incarnation(request.incarnation.as_deref())?,
+            epoch: request.epoch,
         };
         let appended = self.service.append(append).await?;
         let ack_level = match appended.level {
@@ -63,7 +64,7 @@ impl LogService for Log {
 
     async fn flush(&self, request: Request<pb::FlushRequest>) -> Result<Response<pb::FlushResponse>, Status> {
         let request = request.into_inner();
-        let head = self.service.flush(&convert::key(&request.namespace, &request.session_id)?).await?;
+        let head = self.service.flush(&convert::key(&request.namespace, &request.session_id)?, request.epoch).await?;
         Ok(Response::new(pb::FlushResponse { head: Some(head.into()) }))
     }
 

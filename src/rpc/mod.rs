@@ -8,12 +8,17 @@ pub mod client;
 pub mod loops;
 pub mod server;
 
+mod admin;
 mod codec;
 mod convert;
+mod faces;
+mod forks;
 mod log;
+mod owners;
 mod sessions;
 mod status;
 mod views;
+mod whole;
 
 /// Most events of a batch that a server can be configured for: what a message can hold beside its other fields.
 pub const BATCH_EVENTS_MAX: usize = codec::PARTS_MAX - 100;

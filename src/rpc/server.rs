@@ -9,9 +9,17 @@ use tonic::transport::server::Router;
 use tonic_health::pb::health_server::HealthServer;
 use tonic_health::server::HealthReporter;
 
+use super::admin::Admin;
+use super::faces::Faces;
+use super::forks::Forks;
 use super::log::Log;
+use super::owners::Owners;
 use super::pb;
+use super::pb::admin_service_server::AdminServiceServer;
+use super::pb::face_service_server::FaceServiceServer;
+use super::pb::fork_service_server::ForkServiceServer;
 use super::pb::log_service_server::LogServiceServer;
+use super::pb::owner_service_server::OwnerServiceServer;
 use super::pb::session_service_server::SessionServiceServer;
 use super::pb::view_service_server::ViewServiceServer;
 use super::sessions::Sessions;
@@ -71,6 +79,16 @@ impl Wire {
         let views = ViewServiceServer::new(views)
             .max_decoding_message_size(options.request_bytes_max)
             .max_encoding_message_size(options.response_bytes_max);
+        let forks = Forks { service: service.clone(), stop: self.stop.clone(), tasks: self.tasks.clone() };
+        let admin = Admin { service: service.clone(), stop: self.stop.clone(), tasks: self.tasks.clone() };
+        let (stop, tasks) = (self.stop.clone(), self.tasks.clone());
+        let owners = OwnerServiceServer::new(Owners { service: service.clone(), stop, tasks })
+            .max_decoding_message_size(options.request_bytes_max)
+            .max_encoding_message_size(options.response_bytes_max);
+        let (stop, tasks) = (self.stop.clone(), self.tasks.clone());
+        let faces = FaceServiceServer::new(Faces { service: service.clone(), stop, tasks })
+            .max_decoding_message_size(options.request_bytes_max)
+            .max_encoding_message_size(options.response_bytes_max);
         let sessions = SessionServiceServer::new(Sessions { service })
             .max_decoding_message_size(options.request_bytes_max)
             .max_encoding_message_size(options.response_bytes_max);
@@ -87,7 +105,8 @@ impl Wire {
             (None, None)
         };
         let router = server(options).add_service(log).add_service(sessions).add_service(views);
-        let router = router.add_service(self.health_service.clone());
+        let router = router.add_service(ForkServiceServer::new(forks)).add_service(AdminServiceServer::new(admin));
+        let router = router.add_service(owners).add_service(faces).add_service(self.health_service.clone());
         Ok(router.add_optional_service(v1).add_optional_service(v1alpha))
     }
 }
@@ -105,10 +124,22 @@ fn server(options: &Options) -> Server {
         .http2_max_local_error_reset_streams(Some(256))
 }
 
+/// The names that health is asked for.
+const SERVICES: [&str; 8] = [
+    "",
+    "quipu.v1.LogService",
+    "quipu.v1.SessionService",
+    "quipu.v1.ViewService",
+    "quipu.v1.OwnerService",
+    "quipu.v1.FaceService",
+    "quipu.v1.ForkService",
+    "quipu.v1.AdminService",
+];
+
 /// Sets the health of the whole node and of its services.
 pub async fn serve_or_not(health: &HealthReporter, serves: bool) {
     let status = if serves { tonic_health::ServingStatus::Serving } else { tonic_health::ServingStatus::NotServing };
-    for name in ["", "quipu.v1.LogService", "quipu.v1.SessionService", "quipu.v1.ViewService"] {
+    for name in SERVICES {
         health.set_service_status(name, status).await;
     }
 }

@@ -28,7 +28,7 @@ impl SessionService for Sessions {
         let key = convert::key(&request.namespace, &header.id)?;
         let is_timed = header.created_at_ms.is_some();
         let what = (convert::header(header)?, convert::profile(request.profile)?, is_timed);
-        let (session, already_existed) = self.service.create(key, what).await?;
+        let (session, already_existed) = self.service.create(key, what, convert::first_claim(request.claim)?).await?;
         Ok(Response::new(pb::CreateSessionResponse { session: Some(session.into()), already_existed }))
     }
 
@@ -69,7 +69,7 @@ impl SessionService for Sessions {
         let request = request.into_inner();
         let key = convert::key(&request.namespace, &request.session_id)?;
         let incarnation = convert::incarnation(request.incarnation.as_deref())?;
-        let head = self.service.delete(&key, incarnation).await?;
+        let head = self.service.delete(&key, incarnation, request.epoch).await?;
         Ok(Response::new(pb::DeleteSessionResponse { head: Some(head.into()) }))
     }
 }

@@ -6,7 +6,7 @@ use tonic::{Code, Status};
 use tonic_types::pb::{ErrorInfo, RetryInfo};
 
 use super::pb;
-use crate::service::{Error, Fact, Reason};
+use crate::service::{Error, Fact, Holding, Reason};
 
 /// The domain of [`ErrorInfo`].
 pub(super) const DOMAIN: &str = "quipu.v1";
@@ -93,6 +93,15 @@ impl From<Error> for Status {
                 let detail = pb::LimitDetail { limit_name: name.to_owned(), size, limit };
                 Some(any("quipu.v1.LimitDetail", &detail))
             }
+            Fact::Owner(holding) => {
+                info.metadata.extend(owner_facts(&holding));
+                Some(any("quipu.v1.OwnerDetail", &pb::OwnerDetail { owner: Some(holding.into()) }))
+            }
+            Fact::Fenced { owner, committed } => {
+                info.metadata.extend(owner.iter().flat_map(owner_facts));
+                info.metadata.extend(committed.map(|committed| ("committed".to_owned(), committed.to_string())));
+                Some(any("quipu.v1.FencedDetail", &pb::FencedDetail { owner: owner.map(Into::into), committed }))
+            }
             Fact::Corrupt { good_next_seq } => {
                 info.metadata.insert("good_next_seq".to_owned(), good_next_seq.to_string());
                 let detail = pb::CorruptDetail { good_next_seq: good_next_seq.get() };
@@ -106,6 +115,14 @@ impl From<Error> for Status {
         let whole = tonic_types::pb::Status { code: code.into(), message: message.clone(), details };
         Self::with_details(code, message, whole.encode_to_vec().into())
     }
+}
+
+/// What an owner is, for those who read metadata only.
+fn owner_facts(holding: &Holding) -> [(String, String); 3] {
+    let owner = &holding.owner;
+    let facts = [("owner_epoch", owner.epoch.to_string()), ("owner_since_ms", owner.since_ms.to_string())];
+    let [epoch, since_ms] = facts.map(|(name, value)| (name.to_owned(), value));
+    [epoch, since_ms, ("owner".to_owned(), owner.holder.as_ref().to_owned())]
 }
 
 /// Longest message in bytes. It travels in an HTTP/2 header, escaped, and in the details again, and clients take

@@ -4,10 +4,12 @@
 //! refusal at any point leaves the session as it was.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use super::budget::Permit;
 use super::committer::Waiter;
 use super::fold::{Arriving, Rewritten};
+use super::ownership::Act;
 use super::session::Slot;
 use super::{Error, Head, Reason, Service, durable, live, live_as, live_mut};
 use crate::model::json::Doc;
@@ -40,6 +42,8 @@ pub struct Append {
     pub strict: bool,
     /// Only to this life of the name.
     pub incarnation: Option<Incarnation>,
+    /// Of the owner who writes.
+    pub epoch: Option<u64>,
 }
 
 /// What became of a batch.
@@ -76,10 +80,11 @@ impl Service {
         let originals = if rewrites { Box::pin(self.originals(&append, &slot)).await? } else { Rewritten::default() };
         let arriving = Arriving { events: &append.events, docs, bytes, originals };
         let placed = loop {
-            match self.place(&append, &arriving, (&slot, &mut permit))? {
-                Some(placed) => break placed,
+            match self.place(&append, &arriving, (&slot, &mut permit)) {
+                Ok(Some(placed)) => break placed,
                 // Boxed, like all rare ways here: they must not make the future of every append larger.
-                None => Box::pin(self.fold(&append.key, &slot)).await?,
+                Ok(None) => Box::pin(self.fold(&append.key, &slot)).await?,
+                Err(refusal) => return Err(Box::pin(self.refused(refusal, &append, &slot)).await),
             }
         };
         drop(arriving);
@@ -112,6 +117,7 @@ impl Service {
         let live = live_mut(&mut state, &append.key)?;
         live.check_incarnation(append.incarnation)?;
         live.check_whole()?;
+        live.check_epoch(append.epoch, Act::Append)?;
         if append.first_seq > live.next_seq {
             let message = format!("the batch starts at seq {}, the log ends at {}", append.first_seq, live.next_seq);
             return Err(live.conflict(self.inner.store_id, Reason::SeqGap, message, None));
@@ -126,6 +132,9 @@ impl Service {
         let reports = live.hold(arriving)?;
         let run = live.admit(&append.events, arriving.bytes)?;
         live.note_growth(arriving.bytes);
+        if append.epoch.is_some() {
+            live.ownership.touch(Instant::now());
+        }
         let change = Change::Append { log: live.log, run };
         let appended =
             Appended { head: live.head(self.inner.store_id), level: append.level, deduplicated: false, reports };
@@ -140,6 +149,7 @@ impl Service {
 
     /// Answers a batch whose first seq is taken: the same bytes are a repetition, other bytes a conflict.
     async fn repeated(&self, append: Append, (slot, permit): (&Arc<Slot>, Option<Permit>)) -> Result<Appended, Error> {
+        self.born(&append.key, slot).await?;
         let differing = self.first_differing(&append, slot).await?;
         let store_id = self.inner.store_id;
         let (head, waiter) = {

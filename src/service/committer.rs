@@ -22,7 +22,7 @@ use tokio_util::task::TaskTracker;
 use super::budget::Permit;
 use super::session::{Slot, State};
 use crate::model::limit::HEADER_BYTES_MAX;
-use crate::store::{Change, Store};
+use crate::store::{Change, Extent, Store};
 
 /// Bytes and changes of one group.
 const GROUP_BYTES_MAX: usize = 4 << 20;
@@ -154,6 +154,22 @@ impl Committer {
         waiter
     }
 
+    /// Queues changes of one session in one piece, and tells when they and everything before them is durable.
+    ///
+    /// Called with the slot locked, so that the order of the queue is the order of the log.
+    pub(super) fn submit_all(&self, slot: &Arc<Slot>, changes: Vec<Change>, permit: Option<Permit>) -> Waiter {
+        let (answer, waiter) = oneshot::channel();
+        let change =
+            |change| Entry { slot: slot.clone(), is_barrier: false, change: Some(change), answer: None, _permit: None };
+        let barrier =
+            Entry { slot: slot.clone(), is_barrier: true, change: None, answer: Some(answer), _permit: permit };
+        let mut queue = self.shared.queue.lock();
+        queue.entries.extend(changes.into_iter().map(change));
+        queue.entries.push_back(barrier);
+        self.shared.start(&mut queue, &self.leader);
+        waiter
+    }
+
     /// Whether a commit failed, so that none will succeed.
     pub(super) fn has_failed(&self) -> bool {
         self.shared.failed.load(Ordering::Relaxed)
@@ -188,7 +204,7 @@ impl Shared {
                 // The runtime went away before the group was written, or it never will be answered.
                 stored.unwrap_or((Err(Unknown::Failed), Vec::new()))
             };
-            self.finish(&group, (committed, &changes), time_ms);
+            self.finish(group, (committed, &changes), time_ms);
             // Lets the answers out, and everybody in who became ready meanwhile.
             tokio::task::yield_now().await;
         }
@@ -200,9 +216,12 @@ impl Shared {
         let (mut bytes, mut count) = (0, 0);
         for entry in queue.entries.iter().take(GROUP_CHANGES_MAX) {
             let more = match &entry.change {
-                Some(Change::Append { run, .. }) => run.events.len(),
-                Some(Change::Create { .. }) => HEADER_BYTES_MAX,
-                Some(Change::Delete { .. }) | None => 0,
+                Some(
+                    Change::Append { run, .. } | Change::Repair { run, .. } | Change::Detach { copy: Some(run), .. },
+                ) => run.events.len(),
+                Some(Change::Create { .. } | Change::Owner { .. }) => HEADER_BYTES_MAX,
+                Some(Change::Fork { graft, .. }) => 2 * (HEADER_BYTES_MAX + graft.extents.len() * Extent::BYTES),
+                Some(Change::Delete { .. } | Change::Detach { copy: None, .. } | Change::Purge { .. }) | None => 0,
             };
             if count > 0 && bytes + more > GROUP_BYTES_MAX {
                 break;
@@ -223,11 +242,13 @@ impl Shared {
     }
 
     /// Moves the durable marks, and answers everybody.
-    fn finish(&self, group: &Group, (committed, changes): (Result<(), Unknown>, &[Change]), time_ms: u64) {
+    fn finish(&self, group: Group, (committed, changes): (Result<(), Unknown>, &[Change]), time_ms: u64) {
         if committed.is_ok() {
             let changing = group.entries.iter().filter(|entry| !entry.is_barrier);
             changing.zip(changes).for_each(|(entry, change)| settle(&*self.store, (&entry.slot, change), time_ms));
         }
+        // Before the answers: whoever hears that the queue is empty must find room in it.
+        drop(group);
         for answer in std::mem::take(&mut *self.waiting.lock()) {
             // A client that went away does not hear the answer.
             let _ = answer.send(committed);
@@ -266,17 +287,23 @@ impl Shared {
 
 /// Moves the durable mark of a session, and its time to the one that is stored.
 fn settle(store: &dyn Store, (slot, change): (&Slot, &Change), time_ms: u64) {
-    let (log, run) = match change {
-        Change::Append { log, run } => (log, Some(run)),
-        Change::Create { log, .. } => (log, None),
-        Change::Delete { .. } => return,
+    let log = match change {
+        Change::Append { log, .. }
+        | Change::Repair { log, .. }
+        | Change::Create { log, .. }
+        | Change::Fork { log, .. }
+        | Change::Owner { log, .. } => log,
+        Change::Delete { .. } | Change::Detach { .. } | Change::Purge { .. } => return,
     };
     if let State::Live(live) = &mut *slot.state.lock()
         && live.log == *log
     {
-        match run {
-            Some(run) => live.settle(run, time_ms),
-            None => live.updated_ms = time_ms,
+        match change {
+            Change::Append { run, .. } | Change::Repair { run, .. } => live.settle(run, time_ms),
+            Change::Fork { graft, .. } => live.settle_birth(graft, time_ms),
+            Change::Create { .. } => live.updated_ms = time_ms,
+            Change::Owner { owner, .. } => live.ownership.settle(owner),
+            Change::Delete { .. } | Change::Detach { .. } | Change::Purge { .. } => {}
         }
         if let Some(note) = live.durable_note() {
             store.note(*log, note);

@@ -7,7 +7,7 @@ use crate::replay::admit::{Refusal, Violation};
 use crate::replay::vocabulary::UnknownType;
 use crate::store::StoreError;
 
-use super::Head;
+use super::{Head, Holding};
 
 /// The reasons of the contract, one to one with `quipu.v1.ErrorReason`; their meaning stands there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -131,6 +131,15 @@ pub enum Fact {
         size: u64,
         /// Allowed.
         limit: u64,
+    },
+    /// Who has the session now.
+    Owner(Holding),
+    /// Who has it instead of the caller, and whether the caller's batch is stored.
+    Fenced {
+        /// The owner, or the last one; `None` when there never was one.
+        owner: Option<Holding>,
+        /// Whether the batch is stored; `None` when there was none.
+        committed: Option<bool>,
     },
     /// Facts by name, as metadata.
     Named(Vec<(&'static str, String)>),

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use super::append::Docs;
 use super::session::Slot;
 use super::view::Log;
-use super::{Append, Error, Reason, Service, blocking, live, live_mut, note};
+use super::{Append, Error, Reason, Service, blocking, durable, live, live_mut, note};
 use crate::model::{Event, NewEvent, Profile, Seq, SessionKey};
 use crate::replay::Admission;
 use crate::replay::admit::{Arrival, Report};
@@ -139,7 +139,24 @@ impl Service {
     /// meanwhile. A fold that was begun is finished and kept, also when its caller has lost patience: a deadline that is
     /// shorter than the fold of a long log must not make it begin for ever.
     pub(super) async fn fold(&self, key: &SessionKey, slot: &Arc<Slot>) -> Result<(), Error> {
+        while !self.fold_once(key, slot).await? {}
+        Ok(())
+    }
+
+    /// `false`: closers were appended meanwhile, which need no fold, so that the fold must be made again.
+    async fn fold_once(&self, key: &SessionKey, slot: &Arc<Slot>) -> Result<bool, Error> {
+        let waiter = {
+            let state = slot.state.lock();
+            let live = live(&state, key)?;
+            let waits = live.needs_fold() && live.next_seq > live.durable_next_seq;
+            waits.then(|| self.committer.submit(slot, None, None))
+        };
+        if let Some(waiter) = waiter {
+            // What failed is not durable, and not folded.
+            drop(durable(waiter).await);
+        }
         let one = slot.folding.clone().lock_owned().await;
+        self.born(key, slot).await?;
         let (log, fold, (end, chain)) = {
             let mut state = slot.state.lock();
             let live = live_mut(&mut state, key)?;
@@ -148,7 +165,7 @@ impl Service {
                 .as_ref()
                 .is_some_and(|fold| live.birth.profile != Profile::Raw || fold.next_seq() >= live.durable_next_seq);
             if is_current {
-                return Ok(());
+                return Ok(true);
             }
             let is_trusted = live.birth.profile != Profile::Raw;
             let log = Log::new(&self.inner.store, (live.log, live.durable_next_seq), is_trusted);
@@ -156,6 +173,7 @@ impl Service {
         };
         let fresh = self.new_fold();
         let (key, slot, store) = (key.clone(), slot.clone(), self.inner.store.clone());
+        let committer = self.committer.clone();
         let folded = blocking(move || {
             let noted = || note::resume(&store, log.id(), (end, chain), &fresh.log_only);
             let mut fold = fold.or_else(noted).unwrap_or_else(|| Box::new(fresh));
@@ -164,10 +182,14 @@ impl Service {
             if let Ok(live) = live_mut(&mut slot.state.lock(), &key)
                 && live.log == log.id()
             {
+                let is_behind = live.birth.profile != Profile::Raw && fold.next_seq() < live.next_seq;
+                if is_behind && !committer.has_failed() {
+                    return Ok(false);
+                }
                 note::settle_fold(&*store, live, fold, (began, end, chain));
             }
             drop(one);
-            Ok(())
+            Ok(true)
         });
         folded.await?
     }
@@ -178,6 +200,7 @@ impl Service {
         let mut needed: Vec<_> = needed.collect();
         needed.sort_unstable();
         needed.dedup();
+        self.born(&append.key, slot).await?;
         let (log, next_seq, pending): (_, _, Vec<Run>) = {
             let state = slot.state.lock();
             let live = live(&state, &append.key)?;

@@ -5,12 +5,20 @@
 //! What is absent: nothing here knows gRPC, files, or sled.
 
 mod append;
+mod boundary;
 mod budget;
 mod committer;
+mod detach;
 mod error;
+mod face;
 mod fold;
+mod fork;
 mod note;
+mod owner;
+mod ownership;
+mod purge;
 mod read;
+mod retention;
 mod session;
 mod slots;
 mod view;
@@ -21,16 +29,24 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use self::budget::{Budget, Permit};
 use self::committer::{Committer, Unknown, Waiter};
-use self::session::{Live, State};
+use self::ownership::Act;
+use self::session::{Live, Slot, State};
 use self::slots::Slots;
-use crate::codec::Chain;
-use crate::model::{Header, Incarnation, Limits, Profile, Seq, SessionKey};
-use crate::store::{Birth, Change, Health, ListCursor, ListFilter, Store};
+use crate::codec::{Chain, Summary};
+use crate::model::{Header, Incarnation, Limits, Owner, Profile, Seq, SessionKey};
+use crate::store::{Birth, Change, Health, ListCursor, ListFilter, Store, StoreError};
 
 pub use self::append::{AckLevel, Append, Appended};
+pub use self::detach::{Copied, Detaching};
 pub use self::error::{Error, Fact, Reason};
+pub use self::face::{Inspected, Loaded, Repair, Repaired};
 pub use self::fold::TailState;
+pub use self::fork::{Fork, Forked, Preset};
+pub use self::owner::{Prepare, Prepared, check_ttl};
+pub use self::ownership::{Claim, Holding};
+pub use self::purge::{Purged, Purging, Usage};
 pub use self::read::{Batch, Reading};
+pub use self::retention::{Aged, Kept, Retaining, Retention};
 pub use self::view::{
     Ask, Assembled, Basis, Conversation, Family, History, Hold, PageOf, Reconstructed, RecordQuery, Relative,
     Statistics,
@@ -53,6 +69,8 @@ pub struct Head {
     pub updated_ms: u64,
     /// What stands open at the end, if the log was folded.
     pub tail: Option<TailState>,
+    /// Who owns the session.
+    pub owner: Option<Holding>,
 }
 
 /// A session without its events.
@@ -62,6 +80,14 @@ pub struct Session {
     pub birth: Arc<Birth>,
     /// Where the log stands.
     pub head: Head,
+    /// What a list shows of it.
+    pub summary: Summary,
+    /// Events below are shared with other logs by reference.
+    pub shared_until: Seq,
+    /// How many live sessions share events of it; `None` where nobody asked.
+    pub forks: Option<u64>,
+    /// Its ownership as it is stored, also when the last owner gave it back.
+    pub owner: Option<Arc<Owner>>,
 }
 
 /// How the service behaves.
@@ -81,6 +107,8 @@ pub struct Options {
     pub idle_sessions_max: usize,
     /// Unknown event types that contribute nothing to any view.
     pub log_only_types: Vec<String>,
+    /// How long the sessions of a namespace are kept.
+    pub retention: Vec<Retention>,
 }
 
 impl Default for Options {
@@ -93,6 +121,7 @@ impl Default for Options {
             commit_timeout: Duration::from_secs(30),
             idle_sessions_max: 10_000,
             log_only_types: Vec::new(),
+            retention: Vec::new(),
         }
     }
 }
@@ -113,8 +142,19 @@ struct Inner {
     calls: Budget,
     reads: Budget,
     draining: AtomicBool,
+    /// Held by whoever purges.
+    purging: Arc<tokio::sync::Mutex<()>>,
     /// See [`Options::log_only_types`].
     log_only: Arc<[String]>,
+}
+
+/// To whom a new session belongs.
+#[derive(Clone, Debug)]
+pub struct FirstClaim {
+    /// Who claims it.
+    pub claim: Claim,
+    /// Live at once.
+    pub publish: bool,
 }
 
 /// Calls without events (create, delete, flush) that may wait for the disk at once.
@@ -137,6 +177,7 @@ impl Service {
             calls: Budget::new(CALLS_MAX),
             reads: Budget::new(options.reads_max),
             draining: AtomicBool::new(false),
+            purging: Arc::default(),
             log_only: options.log_only_types.clone().into(),
             store,
             options,
@@ -156,11 +197,12 @@ impl Service {
     }
 
     /// Creates a session, durably; says whether the very same session was there already. Without a creation time in
-    /// the header, the clock decides, and a repetition need not match.
+    /// the header, the clock decides, and a repetition need not match. A new one may belong to somebody at once.
     pub async fn create(
         &self,
         key: SessionKey,
         (header, profile, is_timed): (Header, Profile, bool),
+        first: Option<FirstClaim>,
     ) -> Result<(Session, bool), Error> {
         header.check()?;
         self.check_writable()?;
@@ -187,8 +229,12 @@ impl Service {
                     let log = self.inner.store.allot();
                     let mut live = Live::new(log, birth.clone(), now_ms);
                     live.fold = (profile != Profile::Raw).then(|| Box::new(self.new_fold()));
-                    let session = live.session(self.inner.store_id);
-                    let waiter = self.committer.submit(&slot, Some(Change::Create { log, birth }), permit);
+                    let mut changes = vec![Change::Create { log, birth }];
+                    if let Some(first) = first {
+                        changes.push(live.belong_to(&first)?);
+                    }
+                    let session = live.session_when_durable(self.inner.store_id);
+                    let waiter = self.committer.submit_all(&slot, changes, permit);
                     *state = State::Live(live);
                     (session, false, waiter)
                 }
@@ -204,8 +250,14 @@ impl Service {
     /// Header and head of a session.
     pub async fn get(&self, key: &SessionKey) -> Result<Session, Error> {
         let slot = self.inner.slots.get(key).await?;
-        let state = slot.state.lock();
-        Ok(live(&state, key)?.session(self.inner.store_id))
+        let (session, log) = {
+            let state = slot.state.lock();
+            let live = live(&state, key)?;
+            (live.session(self.inner.store_id), live.log)
+        };
+        let store = self.inner.store.clone();
+        let forks = blocking(move || store.forks(log)).await??;
+        Ok(Session { forks: Some(forks), ..session })
     }
 
     /// A page of sessions, with durable heads, and where the next one starts.
@@ -216,43 +268,64 @@ impl Service {
         count: usize,
     ) -> Result<(Vec<Session>, Option<ListCursor>), Error> {
         let store = self.inner.store.clone();
-        let page = blocking(move || store.list(&filter, after, count)).await??;
-        let session = |session: crate::store::Session| {
-            let found = crate::store::Found { session, damage: None };
-            Live::from(found).session(self.inner.store_id)
-        };
-        Ok((page.sessions.into_iter().map(session).collect(), page.next))
+        let store_id = self.inner.store_id;
+        let page = blocking(move || {
+            let page = store.list(&filter, after, count)?;
+            let session = |session: crate::store::Session| {
+                let forks = Some(store.forks(session.log)?);
+                let found = crate::store::Found { session, damage: None };
+                Ok(Session { forks, ..Live::from(found).session(store_id) })
+            };
+            let sessions = page.sessions.into_iter().map(session).collect::<Result<_, StoreError>>()?;
+            Ok::<_, StoreError>((sessions, page.next))
+        });
+        Ok(page.await??)
     }
 
-    /// Deletes a session, durably, and gives the head it had.
-    pub async fn delete(&self, key: &SessionKey, incarnation: Option<Incarnation>) -> Result<Head, Error> {
+    /// Deletes a session, durably, and gives the head it had. An owned one needs the epoch.
+    pub async fn delete(
+        &self,
+        key: &SessionKey,
+        incarnation: Option<Incarnation>,
+        epoch: Option<u64>,
+    ) -> Result<Head, Error> {
         self.check_writable()?;
         let permit = Some(self.place_for_a_call()?);
         let slot = self.inner.slots.get(key).await?;
-        let (head, waiter) = {
+        let queued = {
             let mut state = slot.state.lock();
             let live = live(&state, key)?;
             live.check_incarnation(incarnation)?;
-            let head = live.head(self.inner.store_id);
             let change = Change::Delete { log: live.log, next_seq: live.next_seq, chain: live.chain };
-            let waiter = self.committer.submit(&slot, Some(change), permit);
-            *state = State::Absent;
-            (head, waiter)
+            let allowed = live.check_epoch(epoch, Act::Keep).map(|()| live.head(self.inner.store_id));
+            allowed.map(|head| {
+                *state = State::Absent;
+                (head, self.committer.submit(&slot, Some(change), permit))
+            })
         };
-        durable(waiter).await?;
-        Ok(head)
+        self.settled(&slot, queued).await
     }
 
-    /// Waits until everything that was accepted before is durable.
-    pub async fn flush(&self, key: &SessionKey) -> Result<Head, Error> {
+    /// Waits until everything that was accepted before is durable. Refused with an epoch that is not the current one.
+    pub async fn flush(&self, key: &SessionKey, epoch: Option<u64>) -> Result<Head, Error> {
         let permit = Some(self.place_for_a_call()?);
         let slot = self.inner.slots.get(key).await?;
-        let (head, waiter) = {
+        let queued = {
             let state = slot.state.lock();
-            (live(&state, key)?.head(self.inner.store_id), self.committer.submit(&slot, None, permit))
+            let live = live(&state, key)?;
+            live.check_epoch(epoch, Act::Flush)
+                .map(|()| (live.head(self.inner.store_id), self.committer.submit(&slot, None, permit)))
         };
-        durable(waiter).await?;
+        let head = self.settled(&slot, queued).await?;
         Ok(Head { durable_next_seq: head.next_seq, ..head })
+    }
+
+    /// Waits for what was queued, or until its refusal may be told.
+    async fn settled(&self, slot: &Arc<Slot>, queued: Result<(Head, Waiter), Error>) -> Result<Head, Error> {
+        match queued {
+            Err(error) => Err(self.told(slot, error).await),
+            Ok((head, waiter)) => durable(waiter).await.map(|()| head),
+        }
     }
 
     /// Whether writes are taken.

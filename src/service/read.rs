@@ -105,6 +105,13 @@ impl Reading {
         self.ahead.front().map_or(self.next, |event| event.seq)
     }
 
+    /// Ends the read before `end`, if that is earlier.
+    #[must_use]
+    pub fn up_to(mut self, end: Seq) -> Self {
+        self.end = self.end.min(end);
+        self
+    }
+
     /// The next events: at most `bytes_max` of data and `events_max` events. One event that is larger comes alone, if
     /// it has at most `alone_max`; else the batch is empty. `None` at the end. Damage is an error, after the last good
     /// event.

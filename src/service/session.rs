@@ -3,16 +3,18 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
+use std::time::Instant;
 
 use parking_lot::Mutex;
 
 use super::fold::{Arriving, Fold};
 use super::note::Noted;
-use super::{Head, Session, error};
-use crate::codec::{Chain, event};
-use crate::model::{Incarnation, NewEvent, Profile, Seq};
+use super::ownership::{Act, Moment, Ownership};
+use super::{FirstClaim, Head, Session, error};
+use crate::codec::{Chain, Summary, event};
+use crate::model::{Incarnation, NewEvent, Owner, Profile, Seq, Tenure};
 use crate::replay::admit::Report;
-use crate::store::{Birth, Damage, Found, LogId, Run};
+use crate::store::{Birth, Change, Damage, Found, Graft, LogId, Run};
 
 use super::error::{Error, Fact, Reason};
 
@@ -25,6 +27,8 @@ pub(super) struct Slot {
     pub(super) used: AtomicU64,
     /// Held by whoever folds the log.
     pub(super) folding: Arc<tokio::sync::Mutex<()>>,
+    /// Held by whoever copies what the log shares.
+    pub(super) detaching: Arc<tokio::sync::Mutex<()>>,
 }
 
 #[derive(Debug, Default)]
@@ -56,6 +60,16 @@ pub(super) struct Live {
     pub(super) fold: Option<Box<Fold>>,
     /// Which checkpoint of it the store has.
     pub(super) noted: Noted,
+    /// What a list shows of the accepted log.
+    pub(super) summary: Box<Summary>,
+    /// Events below are shared with other logs.
+    pub(super) shared_until: Seq,
+    /// Which request made it, if it is a fork.
+    pub(super) request: Box<[u8; 16]>,
+    /// It is a fork that is not durable yet: nothing of it can be read.
+    pub(super) is_unborn: bool,
+    /// Who may write.
+    pub(super) ownership: Box<Ownership>,
 }
 
 impl Live {
@@ -72,7 +86,33 @@ impl Live {
             pending: VecDeque::new(),
             fold: None,
             noted: Noted::default(),
+            summary: Box::default(),
+            shared_until: Seq::ZERO,
+            request: Box::default(),
+            is_unborn: false,
+            ownership: Box::default(),
         }
+    }
+
+    /// A fork on its way to the disk.
+    pub(super) fn grafted(log: LogId, graft: &Graft, updated_ms: u64) -> Self {
+        let (next_seq, chain) = graft.end();
+        Self {
+            next_seq,
+            chain,
+            summary: Box::new(graft.summary.clone()),
+            shared_until: graft.seed_length(),
+            request: Box::new(graft.request),
+            is_unborn: true,
+            ..Self::new(log, Arc::new(graft.birth.clone()), updated_ms)
+        }
+    }
+
+    /// The fork became durable.
+    pub(super) fn settle_birth(&mut self, graft: &Graft, time_ms: u64) {
+        (self.durable_next_seq, self.durable_chain) = graft.end();
+        self.updated_ms = time_ms;
+        self.is_unborn = false;
     }
 
     /// Holds a batch that is next to the rules of its profile; a refusal changes nothing. Gives what it breaks although
@@ -106,6 +146,7 @@ impl Live {
         }
         let count = events.len() as u32;
         let run = Run { first_seq, count, link: self.chain.link(), chain, events: encoded.into() };
+        self.summary.add(&Summary::of(&run.events));
         (self.next_seq, self.chain) = (next_seq, chain);
         self.pending.push_back(run.clone());
         Ok(run)
@@ -131,12 +172,40 @@ impl Live {
             chain: self.chain,
             incarnation,
             updated_ms: self.updated_ms,
+            owner: self.ownership.record().and_then(|_| self.ownership.holding(Instant::now())),
             tail: self.fold.as_ref().filter(|fold| fold.next_seq() == self.next_seq).map(|fold| fold.tail_state()),
         }
     }
 
     pub(super) fn session(&self, store: [u8; 16]) -> Session {
-        Session { birth: self.birth.clone(), head: self.head(store) }
+        Session {
+            birth: self.birth.clone(),
+            head: self.head(store),
+            summary: (*self.summary).clone(),
+            shared_until: self.shared_until,
+            forks: None,
+            owner: self.ownership.record().cloned(),
+        }
+    }
+
+    /// Refuses a write that is not the owner's. Asked under the slot's lock, with which the write is queued.
+    pub(super) fn check_epoch(&self, epoch: Option<u64>, act: Act) -> Result<(), Error> {
+        self.ownership.check(epoch, act, Instant::now())
+    }
+
+    /// The first owner of a new session: the change to commit.
+    pub(super) fn belong_to(&mut self, first: &FirstClaim) -> Result<Change, Error> {
+        let at = Moment::now();
+        let owner = self.ownership.claim(&first.claim, at)?;
+        let tenure = if first.publish { Tenure::Live } else { owner.tenure };
+        Ok(self.pass_to(Owner { tenure, ..owner }, at.now))
+    }
+
+    /// A change of hands, decided: the change to commit.
+    pub(super) fn pass_to(&mut self, owner: Owner, now: Instant) -> Change {
+        let owner = Arc::new(owner);
+        self.ownership.decide(owner.clone(), now);
+        Change::Owner { log: self.log, next_seq: self.next_seq, chain: self.chain, owner }
     }
 
     /// Refuses a caller who means another life of the name.
@@ -164,12 +233,17 @@ impl Live {
 impl From<Found> for Live {
     fn from(found: Found) -> Self {
         let session = found.session;
+        let ownership = Box::new(Ownership::stored(session.owner.clone(), None));
         Self {
+            ownership,
             next_seq: session.next_seq,
             chain: session.chain,
             durable_next_seq: session.next_seq,
             durable_chain: session.chain,
             damage: found.damage,
+            summary: Box::new(session.summary),
+            shared_until: session.shared_until,
+            request: Box::new(session.request),
             ..Self::new(session.log, session.birth, session.updated_ms)
         }
     }

@@ -3,19 +3,29 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
+use super::ownership::Ownership;
 use super::session::{Live, Slot, State};
 use super::{Error, blocking, note};
-use crate::model::SessionKey;
-use crate::store::Store;
+use crate::model::{Owner, SessionKey};
+use crate::store::{LogId, Store};
 
 pub(super) struct Slots {
     store: Arc<dyn Store>,
     idle_max: usize,
     tick: AtomicU64,
     by_name: Mutex<HashMap<SessionKey, Arc<Slot>>>,
+    leases: Mutex<Leases>,
+}
+
+/// When the leases end of sessions that are not in memory.
+struct Leases {
+    /// A lease from before the process runs for its full time from here.
+    started: Instant,
+    by_log: HashMap<LogId, Instant>,
 }
 
 /// Sweeps after which an unused slot goes.
@@ -23,7 +33,8 @@ const IDLE_TICKS: u64 = 6;
 
 impl Slots {
     pub(super) fn new(store: Arc<dyn Store>, idle_max: usize) -> Self {
-        Self { store, idle_max, tick: AtomicU64::new(0), by_name: Mutex::default() }
+        let leases = Mutex::new(Leases { started: Instant::now(), by_log: HashMap::new() });
+        Self { store, idle_max, tick: AtomicU64::new(0), by_name: Mutex::default(), leases }
     }
 
     /// The slot of a name, with what the store knows of it.
@@ -41,7 +52,11 @@ impl Slots {
         let mut state = slot.state.lock();
         // Somebody else may have been faster, and may have changed it since.
         if matches!(*state, State::Unknown) {
-            *state = found.map_or(State::Absent, |found| State::Live(Live::from(found)));
+            *state = found.map_or(State::Absent, |found| {
+                let owner = found.session.owner.clone();
+                let until = owner.as_ref().and_then(|owner| self.leases.lock().take(found.session.log, owner));
+                State::Live(Live { ownership: Box::new(Ownership::stored(owner, until)), ..Live::from(found) })
+            });
         }
         Ok(())
     }
@@ -54,7 +69,7 @@ impl Slots {
             return slot.clone();
         }
         if slots.len() >= self.idle_max {
-            slots.retain(|_, slot| is_needed(slot) || self.part_with(slot));
+            slots.retain(|_, slot| self.keeps(slot, false));
         }
         let slot = Arc::new(Slot { used: tick.into(), ..Slot::default() });
         slots.insert(key.clone(), slot.clone());
@@ -65,21 +80,39 @@ impl Slots {
     pub(super) fn sweep(&self) {
         let tick = self.tick.fetch_add(1, Ordering::Relaxed);
         let mut slots = self.by_name.lock();
-        let is_fresh = |slot: &Slot| slot.used.load(Ordering::Relaxed) + IDLE_TICKS > tick;
-        slots.retain(|_, slot| is_needed(slot) || is_fresh(slot) || self.part_with(slot));
+        slots.retain(|_, slot| self.keeps(slot, slot.used.load(Ordering::Relaxed) + IDLE_TICKS > tick));
         let room = slots.len() * 2;
         slots.shrink_to(room);
+        let now = Instant::now();
+        self.leases.lock().by_log.retain(|_, until| *until > now);
+    }
+
+    /// Whether a slot stays in the map, which is locked. Of one that goes, a note and the end of its lease stay.
+    fn keeps(&self, slot: &Arc<Slot>, is_fresh: bool) -> bool {
+        if is_fresh || is_needed(slot) {
+            return true;
+        }
+        note::leave(&*self.store, slot);
+        if let State::Live(live) = &*slot.state.lock()
+            && let Some(until) = live.ownership.until()
+        {
+            self.leases.lock().by_log.insert(live.log, until);
+        }
+        false
     }
 
     /// Notes what is known of all sessions, before the store closes.
     pub(super) fn note_all(&self) {
         self.by_name.lock().values().for_each(|slot| note::leave(&*self.store, slot));
     }
+}
 
-    /// Leaves a note of a slot that goes; never keeps it.
-    fn part_with(&self, slot: &Slot) -> bool {
-        note::leave(&*self.store, slot);
-        false
+impl Leases {
+    /// When a lease ends: one that this process knows ends when it was to, an older one after its full time. One that
+    /// was forgotten because it ran out has run out by that, too.
+    fn take(&mut self, log: LogId, owner: &Owner) -> Option<Instant> {
+        let known = self.by_log.remove(&log);
+        known.or_else(|| self.started.checked_add(Duration::from_millis(owner.ttl_ms)))
     }
 }
 

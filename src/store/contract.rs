@@ -25,7 +25,7 @@ type Test = fn(&mut dyn Harness);
 
 /// Runs the whole contract, each test on a store of its own.
 pub(super) fn hold(make: &dyn Fn() -> Box<dyn Harness>) {
-    let tests: [(&str, Test); 12] = [
+    let tests: [(&str, Test); 13] = [
         ("positions follow the order of the changes", positions_follow_the_order_of_the_changes),
         ("what commit returned is there", what_commit_returned_is_there),
         ("a log is read from any seq", a_log_is_read_from_any_seq),
@@ -35,11 +35,15 @@ pub(super) fn hold(make: &dyn Fn() -> Box<dyn Harness>) {
         ("a name is free after its log is deleted", a_name_is_free_after_its_log_is_deleted),
         ("log ids are never used twice", log_ids_are_never_used_twice),
         ("many sessions share a group", many_sessions_share_a_group),
-        ("large events come back", large_events_come_back),
+        ("large events come back", sharing::large_events_come_back),
+        (
+            "an owner is there with its epoch and moves no event",
+            super::handover::an_owner_is_there_with_its_epoch_and_moves_no_event,
+        ),
         ("a note is its own log's last or none", contract_notes::a_note_is_the_last_of_its_log_or_none),
         ("a closed engine refuses and is read", a_closed_engine_refuses_and_is_read),
     ];
-    for (name, test) in tests {
+    for (name, test) in tests.into_iter().chain(sharing::TESTS) {
         println!("{name}");
         test(&mut *make());
     }
@@ -320,16 +324,6 @@ fn many_sessions_share_a_group(h: &mut dyn Harness) {
     assert_eq!(list_all(h.store(), &everything(), 77).len(), 300);
 }
 
-fn large_events_come_back(h: &mut dyn Harness) {
-    let mut a = Writer::new(h.store(), key("a"));
-    h.store().commit(&[a.create()], 1).unwrap();
-    for bytes in [0, 1, 511, 512, 513, 70_000, 700_000] {
-        h.store().commit(&[a.append(1, bytes)], 2).unwrap();
-        h.between();
-    }
-    a.check(h.store());
-}
-
 fn a_closed_engine_refuses_and_is_read(h: &mut dyn Harness) {
     let mut a = Writer::new(h.store(), key("a"));
     h.store().commit(&[a.create(), a.append(3, 20)], 1).unwrap();
@@ -341,6 +335,9 @@ fn a_closed_engine_refuses_and_is_read(h: &mut dyn Harness) {
     a.check(h.store());
     h.store().close();
 }
+
+#[path = "contract_sharing.rs"]
+mod sharing;
 
 mod engines {
     use super::*;

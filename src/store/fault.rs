@@ -5,7 +5,10 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 use super::memory::MemoryStore;
-use super::{Change, Found, Health, ListCursor, ListFilter, ListPage, LogId, Note, Position, Run, Store, StoreError};
+use super::{
+    Change, Extent, Found, Health, ListCursor, ListFilter, ListPage, LogId, Note, Position, Remains, Run, Store,
+    StoreError,
+};
 use crate::model::{Seq, SessionKey};
 
 /// When the engine breaks; calls to `commit` count from 1.
@@ -45,7 +48,7 @@ impl FaultStore {
         let store = MemoryStore::new();
         for (changes, time_ms) in &self.state.lock().durable {
             for change in changes {
-                if let Change::Create { log, .. } = change {
+                if let Change::Create { log, .. } | Change::Fork { log, .. } = change {
                     while store.allot() < *log {}
                 }
             }
@@ -105,6 +108,22 @@ impl Store for FaultStore {
 
     fn noted(&self, log: LogId) -> Option<Note> {
         self.live.noted(log)
+    }
+
+    fn extents(&self, log: LogId) -> Result<Arc<[Extent]>, StoreError> {
+        self.live.extents(log)
+    }
+
+    fn forks(&self, log: LogId) -> Result<u64, StoreError> {
+        self.live.forks(log)
+    }
+
+    fn needs(&self, log: LogId, from: Seq, until: Seq) -> Result<bool, StoreError> {
+        self.live.needs(log, from, until)
+    }
+
+    fn remains(&self, after: Option<LogId>, count: usize) -> Result<Vec<Remains>, StoreError> {
+        self.live.remains(after, count)
     }
 
     fn health(&self) -> Health {

@@ -4,8 +4,10 @@
 //! deterministic; the floor above decides which thread waits. Engines: [`local`] (a journal and a rebuildable
 //! index on a local disk) and [`memory`]. [`fault`] wraps any of them. All pass the suite in `contract.rs`.
 //!
-//! What is absent: nothing here knows the wire, a runtime, an owner or a turn. Nothing above knows sled.
+//! What is absent: nothing here knows the wire, a runtime, an owner or a turn (what a list shows of a log is folded by
+//! the codec). Nothing above knows sled.
 
+pub mod extents;
 pub mod fault;
 pub mod local;
 pub mod memory;
@@ -14,14 +16,18 @@ pub mod memory;
 mod contract;
 #[cfg(test)]
 mod contract_notes;
+#[cfg(test)]
+mod handover;
 
 use std::sync::Arc;
 
 use bytes::Bytes;
 
+pub use self::extents::Remains;
 pub use crate::codec::change::Birth;
-use crate::codec::{Chain, event};
-use crate::model::{Event, Incarnation, Seq, SessionKey};
+pub use crate::codec::graft::{Extent, Graft};
+use crate::codec::{Chain, Summary, event};
+use crate::model::{Event, Incarnation, Owner, Seq, SessionKey};
 
 /// The number of one log in its store: one life of one session name. Never used twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -96,6 +102,49 @@ pub enum Change {
         /// The log's chain.
         chain: Chain,
     },
+    /// A log changes hands.
+    Owner {
+        /// The log.
+        log: LogId,
+        /// The log's next seq.
+        next_seq: Seq,
+        /// The log's chain.
+        chain: Chain,
+        /// The ownership from now on.
+        owner: Arc<Owner>,
+    },
+    /// Events that close an open turn are added at the end of a log: an append that a reader of changes can tell from
+    /// one of a host.
+    Repair {
+        /// The log.
+        log: LogId,
+        /// The events.
+        run: Run,
+    },
+    /// A session begins as a fork: its first events are shared with others by reference.
+    Fork {
+        /// The new log.
+        log: LogId,
+        /// The child, and what it shares.
+        graft: Arc<Graft>,
+    },
+    /// Shared events are copied into the log, in the order of their seqs from 0 on; without a run the copy is complete
+    /// and the log shares nothing more. A copy that is not next, or an end that comes too early, changes nothing.
+    Detach {
+        /// The log.
+        log: LogId,
+        /// The next shared events.
+        copy: Option<Run>,
+    },
+    /// A deleted log gives up its events from some seq on, the start of a run: [`Remains::cut`].
+    Purge {
+        /// The log.
+        log: LogId,
+        /// The log's next seq from now on.
+        next_seq: Seq,
+        /// The chain there.
+        chain: Chain,
+    },
 }
 
 /// What the store knows of a live session; all of it is durable.
@@ -113,6 +162,52 @@ pub struct Session {
     pub updated_ms: u64,
     /// The last change of this log.
     pub position: Position,
+    /// Events below are shared with other logs by reference; [`Store::extents`] says which.
+    pub shared_until: Seq,
+    /// Shared events below were copied already ([`Change::Detach`]).
+    pub copied_until: Seq,
+    /// The event that came with the fork ([`Graft::marker`]), if one did.
+    pub marker: Option<Seq>,
+    /// Which request made it, if it is a fork ([`Graft::request`]).
+    pub request: [u8; 16],
+    /// What a list shows of it; its bytes are those of the log's own events.
+    pub summary: Summary,
+    /// Who owns it, or owned it last.
+    pub owner: Option<Arc<Owner>>,
+}
+
+impl Session {
+    /// A session without events.
+    pub fn born(log: LogId, birth: Arc<Birth>, (updated_ms, position): (u64, Position)) -> Self {
+        Self {
+            log,
+            birth,
+            next_seq: Seq::ZERO,
+            chain: Chain::START,
+            updated_ms,
+            position,
+            shared_until: Seq::ZERO,
+            copied_until: Seq::ZERO,
+            marker: None,
+            request: [0; 16],
+            summary: Summary::default(),
+            owner: None,
+        }
+    }
+
+    /// A session that a fork made.
+    pub fn grafted(log: LogId, graft: &Graft, (updated_ms, position): (u64, Position)) -> Self {
+        let (next_seq, chain) = graft.end();
+        Self {
+            next_seq,
+            chain,
+            shared_until: graft.seed_length(),
+            marker: (!graft.marker.is_empty()).then(|| graft.seed_length()),
+            request: graft.request,
+            summary: graft.summary.clone(),
+            ..Self::born(log, Arc::new(graft.birth.clone()), (updated_ms, position))
+        }
+    }
 }
 
 /// Damage that opening or reading found in one log: events from here on cannot be proved.
@@ -254,7 +349,12 @@ pub enum Health {
 /// **Truth.** What `read` returns was checked against its checksum now. A log is never shorter than what was
 /// committed without `Found::damage` or `StoreError::Damaged` saying so. One damaged log leaves the others alone.
 ///
-/// **Cost.** `find`, and `read` from any seq, cost the same for a log of ten events and of ten million.
+/// **Sharing.** The first events of a fork are those of other logs, under the same seqs: `read` gives them as if they
+/// were its own, with the same bytes and the same chain, and nothing that others append later. Damage of a shared event
+/// is damage of all who share it.
+///
+/// **Cost.** `find`, and `read` from any seq, cost the same for a log of ten events and of ten million, and a fork of
+/// either too. A fork of forks costs one look more per log that it shares with.
 pub trait Store: Send + Sync {
     /// A log id that was never used.
     fn allot(&self) -> LogId;
@@ -280,6 +380,20 @@ pub trait Store: Send + Sync {
     /// The last note of a log, or an older one of it, or none. The caller checks that it is about this log.
     fn noted(&self, log: LogId) -> Option<Note>;
 
+    /// What a live log shares: the events below its `shared_until`. Empty for a log that stands alone.
+    fn extents(&self, log: LogId) -> Result<Arc<[Extent]>, StoreError>;
+
+    /// How many live sessions share events of this log.
+    fn forks(&self, log: LogId) -> Result<u64, StoreError>;
+
+    /// Whether the events `from..until` that this log holds may still be asked for: by itself while it is live or deleted
+    /// but not purged, or by a session that shares them. What is not needed may leave the disk.
+    fn needs(&self, log: LogId, from: Seq, until: Seq) -> Result<bool, StoreError>;
+
+    /// Deleted logs that still hold something, after `after`, in the order of their ids. What they call unneeded stays
+    /// so: only what shares an event already can be forked into something that shares it.
+    fn remains(&self, after: Option<LogId>, count: usize) -> Result<Vec<Remains>, StoreError>;
+
     /// Whether a commit would be taken.
     fn health(&self) -> Health;
 
@@ -296,4 +410,9 @@ pub trait Store: Send + Sync {
 /// An incarnation: 128 random bits.
 pub fn new_incarnation() -> Incarnation {
     Incarnation(*uuid::Uuid::new_v4().as_bytes())
+}
+
+/// A random UUID, as text.
+pub fn new_uuid() -> String {
+    uuid::Uuid::new_v4().to_string()
 }

@@ -110,18 +110,18 @@ fn ask() -> Ask {
 
 async fn fill(store: Arc<dyn Store>, events: usize) -> u64 {
     let service = Service::new(store, Options::default());
-    service.create(ask().key, (Header::default(), Profile::Dsh, false)).await.unwrap();
+    service.create(ask().key, (Header::default(), Profile::Dsh, false), None).await.unwrap();
     let mut next = Seq::ZERO;
     for events in log(events) {
         next = append(&service, next, events, AckLevel::Accepted).await;
     }
-    service.flush(&ask().key).await.unwrap();
+    service.flush(&ask().key, None).await.unwrap();
     service.close().await;
     next.get()
 }
 
 async fn append(service: &Service, first_seq: Seq, events: Vec<NewEvent>, level: AckLevel) -> Seq {
-    let append = Append { key: ask().key, first_seq, events, level, strict: false, incarnation: None };
+    let append = Append { key: ask().key, first_seq, events, level, strict: false, incarnation: None, epoch: None };
     service.append(append).await.unwrap().head.next_seq
 }
 

@@ -176,7 +176,7 @@ fn whatever_waits_at_once_fits_into_a_segment() {
             let (service, header) = (node.service.clone(), header.clone());
             async move {
                 let key = SessionKey::new("", &n.to_string()).unwrap();
-                service.create(key, (header, Profile::Raw, true)).await
+                service.create(key, (header, Profile::Raw, true), None).await
             }
         };
         let creates: Vec<_> = (0..4000).map(|n| tokio::spawn(create(n))).collect();

@@ -45,7 +45,8 @@ fn kill_9_under_load_loses_nothing_that_was_acknowledged() {
             }
         }
         let appends: u64 = writers.iter().map(|writer| writer.appends).sum();
-        println!("{rounds} kills, {appends} appends acknowledged, {total:?}");
+        let forks: u64 = writers.iter().map(|writer| writer.forks).sum();
+        println!("{rounds} kills, {appends} appends and {forks} forks acknowledged, {total:?}");
         assert!(appends > rounds * 2, "the load must be one");
         server.end();
     });

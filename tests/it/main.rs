@@ -17,16 +17,21 @@
 
 mod support;
 
+mod admin;
 mod append;
 mod cli;
 mod clients;
 mod cold;
 mod durability;
+mod faces;
+mod forks;
 mod kill;
 mod limits;
+mod owners;
 mod power;
 mod process;
 mod read;
 mod samples;
+mod scale;
 mod sessions;
 mod views;

@@ -48,7 +48,7 @@ fn power_cuts_lose_nothing_that_was_acknowledged_and_every_store_opens() {
     run_long(async {
         let cuts = setting("QUIPU_POWER_CUTS", 100);
         let mut random = Random::new("QUIPU_POWER_SEED");
-        let (mut total, mut appends, mut done) = (Found::default(), 0, 0);
+        let (mut total, mut appends, mut forks, mut done) = (Found::default(), 0, 0, 0);
         while done < cuts {
             let Some(mut volume) = Volume::new(2 << 30) else { return };
             let mut writers: Vec<_> = (0..3).map(|n| Writer::new(&format!("w{n}"), random.next(), 4 << 20)).collect();
@@ -73,9 +73,10 @@ fn power_cuts_lose_nothing_that_was_acknowledged_and_every_store_opens() {
                 done += 1;
             }
             appends += writers.iter().map(|writer| writer.appends).sum::<u64>();
+            forks += writers.iter().map(|writer| writer.forks).sum::<u64>();
             server.kill();
         }
-        println!("{done} cuts, {appends} appends acknowledged, {total:?}");
+        println!("{done} cuts, {appends} appends and {forks} forks acknowledged, {total:?}");
         assert!(appends > cuts * 3, "the load must be one");
         assert!(total.in_flight_absent > 0, "the cuts must bite");
     });

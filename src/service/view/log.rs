@@ -113,7 +113,7 @@ impl Log {
     }
 
     /// The events before `before`, newest first, until `each` wants no more.
-    pub(super) fn backward(
+    pub(in crate::service) fn backward(
         &self,
         before: Seq,
         mut each: impl FnMut(&Event) -> Result<bool, Error>,
@@ -214,9 +214,13 @@ impl Log {
         }
     }
 
-    /// What is open at the end: whatever came before the last turn bracket does not matter. `None` if that bracket is
-    /// not among the last `events_max` events.
-    pub(super) fn tail(&self, events_max: u64) -> Result<Option<Tail>, Error> {
+    /// What is open at the end: whatever came before the last turn bracket does not matter.
+    pub(in crate::service) fn tail(&self) -> Result<Tail, Error> {
+        Ok(self.tail_within(u64::MAX)?.unwrap_or_default())
+    }
+
+    /// The same; `None` if the last turn bracket is not among the last `events_max` events.
+    pub(super) fn tail_within(&self, events_max: u64) -> Result<Option<Tail>, Error> {
         let (mut start, mut is_found) = (self.end, false);
         self.backward(self.end, |event| {
             start = event.seq;
@@ -312,7 +316,7 @@ mod tests {
             let found: Vec<_> = log.events(&wanted).unwrap().iter().map(|event| event.seq).collect();
             assert_eq!(found, wanted);
             assert_eq!(log.event(Seq::saturating(end)).unwrap(), None);
-            let open = log.tail(u64::MAX).unwrap().unwrap().open_turn().map(|turn| turn.since.get());
+            let open = log.tail().unwrap().open_turn().map(|turn| turn.since.get());
             assert_eq!(open, (end > 7).then_some(7));
         }
     }

@@ -207,7 +207,7 @@ impl Service {
             closers
         } else {
             let log = opened.log.clone();
-            match blocking(move || log.tail(TAIL_EVENTS)).await?? {
+            match blocking(move || log.tail_within(TAIL_EVENTS)).await?? {
                 Some(tail) => closers_of(&tail),
                 None => self.close_long_turn(ask, slot, &opened.log).await?,
             }
@@ -230,7 +230,7 @@ impl Service {
             }
         }
         let log = log.clone();
-        Ok(closers_of(&blocking(move || log.tail(u64::MAX)).await??.unwrap_or_default()))
+        Ok(closers_of(&blocking(move || log.tail()).await??))
     }
 }
 

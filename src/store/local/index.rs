@@ -13,24 +13,27 @@
 //! | `a` namespace length, namespace, !updated, !log | nothing: the list, newest change first |
 //! | `r` log, first seq | a block of places |
 //! | `k` log, number of the piece | a piece of its note |
-//! | `!mark` | the checkpoint: cursor, horizon, number of names, highest log |
+//! | `o` log | the ownership; the session has its checksum, so that neither can be older than the other |
+//! | `!mark` | the checkpoint: cursor, horizon, number of names and of shares, highest log, format |
 //!
-//! Numbers in keys are big-endian.
+//! Numbers in keys are big-endian. `shares` has the rest: forks and deleted logs.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use bytes::{Buf, Bytes};
+use bytes::Bytes;
 
 use super::journal::Cursor;
 use super::notes;
 use super::place::{self, Place};
+use super::rows::{checksum, decode_entry, decode_mark, encode_entry, encode_mark};
+use super::shares::deleted_key;
 use super::table::{Entry, Table};
-use crate::codec::Chain;
+use crate::codec::ownership;
 use crate::model::{Namespace, Seq, SessionKey};
-use crate::store::{Birth, Damage, ListCursor, LogId, Note, Position, Session, StoreError};
+use crate::store::{ListCursor, LogId, Note, Position, StoreError};
 
 /// Largest key and value. With at most 16 entries on a page, pages stay far below the 128 KiB at which sled moves them
 /// to a file of their own.
@@ -45,6 +48,11 @@ const BATCH_ENTRIES_MAX: usize = 1000;
 pub(super) struct Broken(String);
 
 impl Broken {
+    /// For the reason of another error.
+    pub(super) fn of(reason: &impl std::fmt::Display) -> Self {
+        Self(reason.to_string())
+    }
+
     /// Whether it failed for want of space.
     pub(super) fn is_disk_full(&self) -> bool {
         self.0.contains("No space left")
@@ -70,14 +78,17 @@ pub(super) struct Mark {
     pub(super) cursor: Cursor,
     pub(super) horizon: Position,
     pub(super) log_max: u64,
-    names: u64,
+    pub(super) names: u64,
+    pub(super) shares: u64,
 }
 
 /// An open index.
 pub(super) struct Index {
-    db: sled::Db,
+    pub(super) db: sled::Db,
     file: std::fs::File,
     names: AtomicU64,
+    /// Rows that say who shares what, and deleted logs.
+    pub(super) shares: AtomicU64,
     store: u64,
 }
 
@@ -106,8 +117,17 @@ impl Index {
             if names < mark.names || listed < mark.names {
                 return Err(Broken(format!("{names} names and {listed} list entries of {}", mark.names)));
             }
-            Ok((Self { db, file, names: names.into(), store }, mark))
+            let shares = db.scan_prefix(b"f").chain(db.scan_prefix(b"d")).count() as u64;
+            if shares < mark.shares {
+                return Err(Broken(format!("{shares} shares of {}", mark.shares)));
+            }
+            Ok((Self { db, file, names: names.into(), shares: shares.into(), store }, mark))
         })
+    }
+
+    /// Works on the entries; a panic is a failure.
+    pub(super) fn guarded<T>(&self, work: impl FnOnce(&sled::Db) -> Result<T, Broken>) -> Result<T, Broken> {
+        guarded(|| work(&self.db))
     }
 
     /// The log that has a name.
@@ -119,10 +139,10 @@ impl Index {
     pub(super) fn position_max(&self) -> Result<u64, Broken> {
         guarded(|| {
             let mut max = 0;
-            for item in self.db.scan_prefix(b"s") {
+            for item in self.db.scan_prefix(b"s").chain(self.db.scan_prefix(b"d")) {
                 let (key, bytes) = item?;
                 let log = decode_log(key.get(1..).unwrap_or_default())?;
-                max = max.max(decode_entry(log, &bytes)?.session.position.0);
+                max = max.max(decode_entry(log, &bytes)?.0.session.position.0);
             }
             Ok(max)
         })
@@ -134,19 +154,36 @@ impl Index {
     }
 
     fn load(&self, log: LogId) -> Result<Option<Entry>, Broken> {
-        let Some(bytes) = self.db.get(session_key(log))? else { return Ok(None) };
-        let entry = decode_entry(log, &bytes)?;
+        let (live, deleted) = (self.db.get(session_key(log))?, self.db.get(deleted_key(log))?);
+        let is_deleted = live.is_none();
+        let Some(bytes) = live.or(deleted) else { return Ok(None) };
+        let entry = Entry { deleted: is_deleted, ..self.owned(decode_entry(log, &bytes)?)? };
         let newest = self.db.range(run_key(log, Seq::ZERO)..run_key(LogId(log.0 + 1), Seq::ZERO)).next_back();
         let end = match newest.transpose()? {
             None => Seq::ZERO,
             Some((key, block)) => last_place(&key, &block)?.next_seq(),
         };
         // A session that lags behind its runs, or is ahead of them, is a page that went back in time.
-        if end == entry.session.next_seq {
+        let marker = entry.session.marker.map_or(0, |marker| marker.get() + 1);
+        if end.max(entry.session.shared_until).get().max(marker) == entry.session.next_seq.get() {
             Ok(Some(entry))
         } else {
             Err(Broken(format!("head and runs of {log:?} differ")))
         }
+    }
+
+    /// The entry with its owner.
+    fn owned(&self, (mut entry, sum): (Entry, u64)) -> Result<Entry, Broken> {
+        let log = entry.session.log;
+        if sum != 0 {
+            let Some(bytes) = self.db.get(owner_key(log))? else { return broken("session without its owner") };
+            if checksum(&bytes) != sum {
+                return Err(Broken(format!("head and owner of {log:?} differ")));
+            }
+            let owner = ownership::decode(&mut Bytes::copy_from_slice(&bytes)).map_err(|e| Broken(e.to_string()))?;
+            entry.session.owner = Some(Arc::new(owner));
+        }
+        Ok(entry)
     }
 
     /// Places that cover a log from `from` on, at most about `runs_max` of them. Empty when the index has no run at
@@ -197,7 +234,8 @@ impl Index {
                 let cursor = decode_list_key(&key, prefix.len())?;
                 let bytes = self.db.get(session_key(cursor.log))?;
                 let entry = bytes.map(|bytes| decode_entry(cursor.log, &bytes)).transpose()?;
-                let entry = entry.filter(|entry| entry.session.updated_ms == cursor.updated_ms);
+                let entry = entry.filter(|(entry, _)| entry.session.updated_ms == cursor.updated_ms);
+                let entry = entry.map(|entry| self.owned(entry)).transpose()?;
                 let is_wanted = entry.map(&mut *visit);
                 // A checkpoint may have moved the row since it was read; a row that is still there is wrong.
                 if is_wanted.is_none() && self.db.contains_key(&key)? {
@@ -218,13 +256,15 @@ impl Index {
             // Names first: what a crash leaves of this is completed by the replay, which learns names from creations and
             // deletions that the sessions do not have yet.
             table.names.iter().try_for_each(|(key, log)| batch.name(key, *log))?;
+            batch.forks(table)?;
             table.logs.values().try_for_each(|entry| batch.entry(entry))?;
             batch.apply()?;
             table.notes.iter().try_for_each(|(log, note)| batch.note(log, note))?;
             batch.apply()?;
             self.sync()?;
             let names = self.names.load(Ordering::Relaxed);
-            let mark = Mark { cursor: table.cursor, horizon: table.horizon, log_max: table.log_max, names };
+            let shares = self.shares.load(Ordering::Relaxed);
+            let mark = Mark { cursor: table.cursor, horizon: table.horizon, log_max: table.log_max, names, shares };
             self.db.insert(b"!mark", encode_mark(&mark, self.store))?;
             self.sync()
         })
@@ -236,8 +276,8 @@ impl Index {
     }
 }
 
-struct Batch<'a> {
-    index: &'a Index,
+pub(super) struct Batch<'a> {
+    pub(super) index: &'a Index,
     pending: sled::Batch,
     entries: usize,
 }
@@ -248,18 +288,29 @@ impl Batch<'_> {
         let namespace = session.birth.key.namespace.as_str();
         let before = self.index.db.get(session_key(session.log))?;
         if let Some(before) = &before {
-            let before = decode_entry(session.log, before)?.session;
+            let before = decode_entry(session.log, before)?.0.session;
             self.remove(list_key(namespace, ListCursor { updated_ms: before.updated_ms, log: session.log }))?;
         }
+        if entry.is_gone {
+            return self.leave(entry);
+        }
         // A deleted log stays readable.
-        for (first_seq, block) in place::pack(&entry.places) {
+        for (first_seq, block) in place::pack(&entry.copies).into_iter().chain(place::pack(&entry.places)) {
             self.insert(run_key(session.log, first_seq), block)?;
         }
+        self.leave(entry)?;
         if entry.deleted {
             self.forget(session.log, 0)?;
+            self.share(deleted_key(session.log), Some(encode_entry(entry, 0)))?;
+            self.remove(owner_key(session.log))?;
             return self.remove(session_key(session.log));
         }
-        self.insert(session_key(session.log), encode_entry(entry))?;
+        let mut owner = Vec::new();
+        session.owner.iter().for_each(|current| ownership::encode(current, &mut owner));
+        self.insert(session_key(session.log), encode_entry(entry, checksum(&owner)))?;
+        if !owner.is_empty() {
+            self.insert(owner_key(session.log), owner)?;
+        }
         self.insert(list_key(namespace, ListCursor { updated_ms: session.updated_ms, log: session.log }), Vec::new())
     }
 
@@ -292,7 +343,7 @@ impl Batch<'_> {
         }
     }
 
-    fn insert(&mut self, key: Vec<u8>, value: Vec<u8>) -> Result<(), Broken> {
+    pub(super) fn insert(&mut self, key: Vec<u8>, value: Vec<u8>) -> Result<(), Broken> {
         if key.len() > KEY_BYTES_MAX || value.len() > VALUE_BYTES_MAX {
             return Err(Broken(format!("an entry of {} and {} bytes is too large", key.len(), value.len())));
         }
@@ -300,7 +351,7 @@ impl Batch<'_> {
         self.count()
     }
 
-    fn remove(&mut self, key: Vec<u8>) -> Result<(), Broken> {
+    pub(super) fn remove(&mut self, key: Vec<u8>) -> Result<(), Broken> {
         self.pending.remove(key);
         self.count()
     }
@@ -316,8 +367,12 @@ impl Batch<'_> {
     }
 }
 
-fn session_key(log: LogId) -> Vec<u8> {
+pub(super) fn session_key(log: LogId) -> Vec<u8> {
     [b"s", &log.0.to_be_bytes()[..]].concat()
+}
+
+fn owner_key(log: LogId) -> Vec<u8> {
+    [b"o", &log.0.to_be_bytes()[..]].concat()
 }
 
 fn name_key(key: &SessionKey) -> Vec<u8> {
@@ -333,7 +388,7 @@ fn list_key(namespace: &str, at: ListCursor) -> Vec<u8> {
     [&list_prefix(namespace)[..], &(!at.updated_ms).to_be_bytes(), &(!at.log.0).to_be_bytes()].concat()
 }
 
-fn run_key(log: LogId, first_seq: Seq) -> Vec<u8> {
+pub(super) fn run_key(log: LogId, first_seq: Seq) -> Vec<u8> {
     [b"r", &log.0.to_be_bytes()[..], &first_seq.get().to_be_bytes()].concat()
 }
 
@@ -341,11 +396,11 @@ fn note_prefix(log: LogId) -> Vec<u8> {
     [b"k", &log.0.to_be_bytes()[..]].concat()
 }
 
-fn broken<T>(what: &str) -> Result<T, Broken> {
+pub(super) fn broken<T>(what: &str) -> Result<T, Broken> {
     Err(Broken(format!("malformed {what}")))
 }
 
-fn number(bytes: &[u8]) -> Option<u64> {
+pub(super) fn number(bytes: &[u8]) -> Option<u64> {
     Some(u64::from_be_bytes(bytes.try_into().ok()?))
 }
 
@@ -362,74 +417,11 @@ fn decode_list_key(key: &[u8], prefix: usize) -> Result<ListCursor, Broken> {
     }
 }
 
-fn decode_run_key(key: &[u8]) -> Result<Seq, Broken> {
+pub(super) fn decode_run_key(key: &[u8]) -> Result<Seq, Broken> {
     key.get(9..).and_then(number).map_or_else(|| broken("run key"), |seq| Ok(Seq::saturating(seq)))
 }
 
 fn last_place(key: &[u8], block: &[u8]) -> Result<Place, Broken> {
     let places = place::unpack(decode_run_key(key)?, block).map_err(|e| Broken(e.to_string()))?;
     places.last().copied().map_or_else(|| broken("empty block"), Ok)
-}
-
-fn seal(mut bytes: Vec<u8>) -> Vec<u8> {
-    let checksum = crc32c::crc32c(&bytes);
-    bytes.extend_from_slice(&checksum.to_le_bytes());
-    bytes
-}
-
-fn unseal(bytes: &[u8]) -> Result<Bytes, Broken> {
-    let Some((content, checksum)) = bytes.split_at_checked(bytes.len().wrapping_sub(4)) else { return broken("entry") };
-    if crc32c::crc32c(content).to_le_bytes() == checksum {
-        Ok(Bytes::copy_from_slice(content))
-    } else {
-        broken("entry")
-    }
-}
-
-fn encode_entry(entry: &Entry) -> Vec<u8> {
-    let session = &entry.session;
-    let mut out = Vec::with_capacity(256);
-    let good = entry.damage.map_or(u64::MAX, |damage| damage.good_next_seq.get());
-    for number in [session.next_seq.get(), session.updated_ms, session.position.0, good] {
-        out.extend_from_slice(&number.to_le_bytes());
-    }
-    out.extend_from_slice(&session.chain.0);
-    session.birth.encode(&mut out);
-    seal(out)
-}
-
-fn decode_entry(log: LogId, bytes: &[u8]) -> Result<Entry, Broken> {
-    let mut bytes = unseal(bytes)?;
-    if bytes.len() < 64 {
-        return broken("session");
-    }
-    let next_seq = Seq::saturating(bytes.get_u64_le());
-    let (updated_ms, position) = (bytes.get_u64_le(), Position(bytes.get_u64_le()));
-    let good = bytes.get_u64_le();
-    let damage = (good != u64::MAX).then(|| Damage { good_next_seq: Seq::saturating(good) });
-    let mut chain = [0; 32];
-    bytes.copy_to_slice(&mut chain);
-    let birth = Birth::decode(&mut bytes).map_err(|e| Broken(e.to_string()))?;
-    let session = Session { log, birth: Arc::new(birth), next_seq, chain: Chain(chain), updated_ms, position };
-    Ok(Entry { session, damage, deleted: false, places: Vec::new() })
-}
-
-fn encode_mark(mark: &Mark, store: u64) -> Vec<u8> {
-    let cursor = mark.cursor;
-    let numbers = [cursor.segment, cursor.offset, cursor.position, mark.horizon.0, mark.log_max, mark.names, store];
-    seal(numbers.iter().flat_map(|number| number.to_le_bytes()).collect())
-}
-
-fn decode_mark(bytes: &[u8], store: u64) -> Result<Mark, Broken> {
-    let mut bytes = unseal(bytes)?;
-    if bytes.len() != 56 {
-        return broken("checkpoint");
-    }
-    let cursor = Cursor { segment: bytes.get_u64_le(), offset: bytes.get_u64_le(), position: bytes.get_u64_le() };
-    let (horizon, log_max, names) = (Position(bytes.get_u64_le()), bytes.get_u64_le(), bytes.get_u64_le());
-    if bytes.get_u64_le() == store {
-        Ok(Mark { cursor, horizon, log_max, names })
-    } else {
-        Err(Broken("the index of another store".to_owned()))
-    }
 }

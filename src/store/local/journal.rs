@@ -7,11 +7,14 @@ use parking_lot::{Condvar, Mutex};
 
 use super::place::Place;
 use super::segment::Segment;
+use crate::codec::Chain;
 use crate::codec::change::Kind;
 use crate::codec::frame::{
     GROUP_BYTES_MAX, GROUP_HEADER_BYTES, GroupHeader, PADDING, PAYLOAD_BYTES_MAX, RECORD_HEADER_BYTES, RecordHeader,
     SECTOR, SEGMENT_HEADER_BYTES, SegmentHeader,
 };
+use crate::codec::ownership;
+use crate::model::Seq;
 use crate::store::{Change, StoreError};
 
 /// What the page cache reads and writes at once.
@@ -119,17 +122,34 @@ impl Journal {
 }
 
 fn encode_record(change: &Change, position: u64, out: &mut Vec<u8>) -> RecordHeader {
-    let mut birth_bytes = Vec::new();
-    let (kind, log, first_seq, count, link, chain, payload) = match change {
+    let (start, mut content) = (Chain::START, Vec::new());
+    let (kind, log, (first_seq, count), (link, chain), payload) = match change {
         Change::Create { log, birth } => {
-            birth.encode_twice(&mut birth_bytes);
-            let start = crate::codec::Chain::START;
-            (Kind::Create, log, crate::model::Seq::ZERO, 0, start.link(), start, &birth_bytes[..])
+            birth.encode_twice(&mut content);
+            (Kind::Create, log, (Seq::ZERO, 0), (start.link(), start), &content[..])
         }
         Change::Append { log, run } => {
-            (Kind::Append, log, run.first_seq, run.count, run.link, run.chain, &run.events[..])
+            (Kind::Append, log, (run.first_seq, run.count), (run.link, run.chain), &run.events[..])
         }
-        Change::Delete { log, next_seq, chain } => (Kind::Delete, log, *next_seq, 0, chain.link(), *chain, &[][..]),
+        Change::Delete { log, next_seq, chain } => (Kind::Delete, log, (*next_seq, 0), (chain.link(), *chain), &[][..]),
+        Change::Fork { log, graft } => {
+            graft.encode_twice(&mut content);
+            let place = (graft.seed_length(), u32::from(!graft.marker.is_empty()));
+            (Kind::Fork, log, place, (graft.chain().link(), graft.end().1), &content[..])
+        }
+        Change::Detach { log, copy: Some(run) } => {
+            (Kind::Detach, log, (run.first_seq, run.count), (run.link, run.chain), &run.events[..])
+        }
+        Change::Detach { log, copy: None } => (Kind::Detach, log, (Seq::ZERO, 0), (start.link(), start), &[][..]),
+        Change::Purge { log, next_seq, chain } => (Kind::Purge, log, (*next_seq, 0), (chain.link(), *chain), &[][..]),
+        Change::Owner { log, next_seq, chain, owner } => {
+            ownership::encode_record(owner, &mut content);
+            let epoch = u32::try_from(owner.epoch).unwrap_or(u32::MAX);
+            (Kind::Owner, log, (*next_seq, epoch), (chain.link(), *chain), &content[..])
+        }
+        Change::Repair { log, run } => {
+            (Kind::Repair, log, (run.first_seq, run.count), (run.link, run.chain), &run.events[..])
+        }
     };
     let header = RecordHeader {
         kind,

@@ -7,6 +7,7 @@
 //! touches, which then say so, and everybody else is served.
 
 mod dir;
+mod forks;
 mod index;
 mod journal;
 mod notes;
@@ -14,7 +15,9 @@ mod open;
 mod place;
 mod read;
 mod replay;
+mod rows;
 mod segment;
+mod shares;
 mod table;
 
 #[cfg(test)]
@@ -35,8 +38,11 @@ use self::index::Index;
 use self::journal::{Cursor, Journal, Spares};
 use self::open::{Opened, Rest};
 use self::segment::Segment;
-use self::table::{Base, Table};
-use super::{Change, Found, Health, ListCursor, ListFilter, ListPage, LogId, Note, Position, Run, Store, StoreError};
+use self::table::{Base, Content, Table};
+use super::{
+    Change, Extent, Found, Health, ListCursor, ListFilter, ListPage, LogId, Note, Position, Remains, Run, Store,
+    StoreError,
+};
 use crate::codec::frame::{SEGMENT_HEADER_BYTES, SegmentHeader};
 use crate::model::{Seq, SessionKey};
 
@@ -247,16 +253,13 @@ impl Shared {
             return Err(StoreError::Poisoned(reason));
         }
         let written = journal.append(changes, time_ms).inspect_err(|error| self.poison(&error.to_string().into()))?;
+        let contents: Vec<Content> = changes.iter().map(Content::from).collect();
         let mut view = self.view.write();
         let View { table, frozen, index } = &mut *view;
         let base = Base { frozen: frozen.as_deref(), index: index.as_deref() };
         let mut applied = Ok(());
-        for (change, (header, place)) in changes.iter().zip(&written) {
-            let birth = match change {
-                Change::Create { birth, .. } => Some(birth.clone()),
-                Change::Append { .. } | Change::Delete { .. } => None,
-            };
-            applied = applied.and_then(|()| table.apply(base, (header, *place), birth, time_ms));
+        for (content, (header, place)) in contents.into_iter().zip(&written) {
+            applied = applied.and_then(|()| table.apply(base, (header, *place), content, time_ms));
         }
         table.cursor = journal.cursor();
         drop(view);
@@ -384,6 +387,22 @@ impl Store for LocalStore {
 
     fn noted(&self, log: LogId) -> Option<Note> {
         self.shared.noted(log)
+    }
+
+    fn extents(&self, log: LogId) -> Result<Arc<[Extent]>, StoreError> {
+        self.shared.watched(|| self.shared.extents(log))
+    }
+
+    fn forks(&self, log: LogId) -> Result<u64, StoreError> {
+        self.shared.watched(|| self.shared.forks(log))
+    }
+
+    fn needs(&self, log: LogId, from: Seq, until: Seq) -> Result<bool, StoreError> {
+        self.shared.watched(|| self.shared.needs(log, from, until))
+    }
+
+    fn remains(&self, after: Option<LogId>, count: usize) -> Result<Vec<Remains>, StoreError> {
+        self.shared.watched(|| self.shared.remains(after, count))
     }
 
     fn health(&self) -> Health {

@@ -42,13 +42,8 @@ impl Shared {
             let certain = named.is_some() || horizon == Position(0);
             return if certain { Ok(None) } else { Err(name_unproved(horizon)) };
         };
-        let base = Base { frozen, index: view.index.as_deref() };
-        let entry = match view.table.logs.get(&log) {
-            Some(entry) => Some(entry.without_places()),
-            None => base.entry(log)?,
-        };
-        match entry {
-            Some(entry) if entry.session.birth.key == *key => Ok(Some(found(entry, horizon))),
+        match view.entry(log)? {
+            Some(entry) if entry.session.birth.key == *key => view.with_shared_damage(found(entry, horizon)).map(Some),
             _ => Err(StoreError::Rebuilding),
         }
     }
@@ -75,15 +70,19 @@ impl Shared {
         let base = Base { frozen: view.frozen.as_deref(), index: view.index.as_deref() };
         let tables = [view.frozen.as_deref(), Some(&view.table)];
         let mut in_tables = tables.into_iter().flatten().filter_map(|table| table.logs.get(&log));
-        let mut recent: Vec<Place> = Vec::new();
-        for entry in in_tables.clone() {
-            let start = entry.places.partition_point(|place| place.next_seq() <= from);
-            recent.extend(entry.places[start..].iter().take(RUNS_MAX));
-        }
+        let all = in_tables.clone();
         let entry = match in_tables.next_back() {
             Some(entry) => Some(entry.without_places()),
             None => base.entry(log)?,
         };
+        let is_alone = entry.as_ref().is_some_and(|entry| entry.session.shared_until == Seq::ZERO);
+        // Copies of shared events count once there are all of them.
+        let copies = all.clone().filter(|_| is_alone).map(|entry| &entry.copies);
+        let mut recent: Vec<Place> = Vec::new();
+        for places in copies.chain(all.map(|entry| &entry.places)) {
+            let start = places.partition_point(|place| place.next_seq() <= from);
+            recent.extend(places[start..].iter().take(RUNS_MAX));
+        }
         let mut places = match recent.first() {
             Some(first) if first.first_seq <= from => Vec::new(),
             _ => base.index.ok_or(StoreError::Rebuilding)?.places(log, from, RUNS_MAX)?,
@@ -98,10 +97,36 @@ impl Shared {
 
     pub(super) fn read(&self, log: LogId, from: Seq, bytes_max: usize) -> Result<Vec<Run>, StoreError> {
         let (places, entry) = self.places(log, from)?;
-        if entry.as_ref().is_some_and(|entry| from >= entry.session.next_seq) {
+        if entry.as_ref().is_some_and(|entry| from < entry.session.shared_until && !entry.is_gone) {
+            return self.read_shared(log, from, bytes_max);
+        }
+        self.read_places((log, from), (&places, entry), bytes_max)
+    }
+
+    /// As [`Shared::read`], of the events that stand in the log itself.
+    pub(super) fn read_own(&self, log: LogId, from: Seq, bytes_max: usize) -> Result<Vec<Run>, StoreError> {
+        let (places, entry) = self.places(log, from)?;
+        self.read_places((log, from), (&places, entry), bytes_max)
+    }
+
+    fn read_places(
+        &self,
+        (log, from): (LogId, Seq),
+        (places, entry): (&[Place], Option<Entry>),
+        bytes_max: usize,
+    ) -> Result<Vec<Run>, StoreError> {
+        if entry.as_ref().is_some_and(|entry| entry.is_gone || from >= entry.session.next_seq) {
             return Ok(Vec::new());
         }
-        let count = covering(&places, from, bytes_max);
+        if entry.as_ref().is_some_and(|entry| entry.session.marker == Some(from)) {
+            return Ok(vec![self.marker(log)?]);
+        }
+        // The index may still have what was purged.
+        let end = entry
+            .as_ref()
+            .map_or(places.len(), |entry| places.partition_point(|place| place.first_seq < entry.session.next_seq));
+        let places = places.get(..end).unwrap_or_default();
+        let count = covering(places, from, bytes_max);
         if count == 0 {
             return if entry.is_some() { Err(StoreError::Rebuilding) } else { Ok(Vec::new()) };
         }

@@ -25,7 +25,7 @@ pub(super) trait Sink {
     /// A sound record.
     fn record(&mut self, header: &RecordHeader, payload: Bytes, place: Place, time_ms: u64) -> Result<(), StoreError>;
     /// A record that does not match its checksums. What it touches is known; its payload is what is left of it.
-    fn damaged(&mut self, stub: &RecordStub, payload: &Bytes, time_ms: u64) -> Result<(), StoreError>;
+    fn damaged(&mut self, stub: &RecordStub, payload: &Bytes, place: Place, time_ms: u64) -> Result<(), StoreError>;
     /// Records up to this position are lost, and nobody knows whose they were.
     fn lost(&mut self, through: Position);
 }
@@ -309,7 +309,10 @@ impl Replay<'_> {
         if stub.position >= self.expected() {
             self.expect(stub.position);
             self.outcome.cursor.position = stub.position;
-            self.sink.damaged(&stub, &payload, self.time_ms)?;
+            let (first_seq, count) = (stub.first_seq, stub.count);
+            let bytes = RECORD_HEADER_BYTES as u32 + stub.payload_bytes;
+            let place = Place { first_seq, count, segment, offset, bytes };
+            self.sink.damaged(&stub, &payload, place, self.time_ms)?;
         }
         Ok(())
     }

@@ -1,6 +1,6 @@
 //! What was committed since the last checkpoint of the index, in memory.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -10,11 +10,11 @@ use super::journal::Cursor;
 use super::notes::Notes;
 use super::place::Place;
 use super::replay::Sink;
-use crate::codec::Chain;
 use crate::codec::change::Kind;
 use crate::codec::frame::{RecordHeader, RecordStub};
-use crate::model::{Seq, SessionKey};
-use crate::store::{Birth, Damage, LogId, Position, Session, StoreError};
+use crate::codec::{Chain, Summary, ownership};
+use crate::model::{Owner, Seq, SessionKey, Tenure};
+use crate::store::{Birth, Change, Damage, Extent, Graft, LogId, Position, Run, Session, StoreError};
 
 /// A session with everything that the index keeps of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -25,12 +25,85 @@ pub(super) struct Entry {
     pub(super) deleted: bool,
     /// Runs that the index does not have yet.
     pub(super) places: Vec<Place>,
+    /// The same of copies of shared events, which come before all others.
+    pub(super) copies: Vec<Place>,
+    /// Runs from the log's next seq on must leave the index.
+    pub(super) is_cut: bool,
+    /// Purged: all of it must leave the index.
+    pub(super) is_gone: bool,
 }
 
 impl Entry {
+    /// An entry without runs.
+    pub(super) fn new(session: Session, damage: Option<Damage>, deleted: bool) -> Self {
+        let (places, copies) = (Vec::new(), Vec::new());
+        Self { session, damage, deleted, places, copies, is_cut: false, is_gone: false }
+    }
+
     /// A copy without the runs, of which there may be many.
     pub(super) fn without_places(&self) -> Self {
-        Self { session: self.session.clone(), damage: self.damage, deleted: self.deleted, places: Vec::new() }
+        let (is_cut, is_gone) = (self.is_cut, self.is_gone);
+        Self { is_cut, is_gone, ..Self::new(self.session.clone(), self.damage, self.deleted) }
+    }
+
+    /// The log changes hands. A record that is lost but for its epoch fences whoever got that one: nobody may write
+    /// with it, and it is never handed out again.
+    fn pass_to(&mut self, epoch: u32, content: Content, since_ms: u64) {
+        let before = self.session.owner.as_deref();
+        let owner = match content {
+            Content::Owner(owner) => owner,
+            _ => Arc::new(Owner {
+                epoch: u64::from(epoch).max(before.map_or(0, |owner| owner.epoch)),
+                holder: "".into(),
+                tenure: Tenure::Released,
+                since_ms,
+                ttl_ms: before.map_or(0, |owner| owner.ttl_ms),
+                take_overs: before.map(|owner| owner.take_overs.clone()).unwrap_or_default(),
+            }),
+        };
+        self.session.owner = Some(owner);
+    }
+}
+
+/// What a record holds besides its header, as far as a table needs it.
+#[derive(Clone, Debug)]
+pub(super) enum Content {
+    /// Nothing.
+    None,
+    /// Of a `Create`.
+    Birth(Arc<Birth>),
+    /// Of an `Append`, or a copy.
+    Events(Summary),
+    /// Of a `Fork`.
+    Graft(Arc<Graft>),
+    /// Of an `Owner`.
+    Owner(Arc<Owner>),
+}
+
+impl From<&Change> for Content {
+    fn from(change: &Change) -> Self {
+        match change {
+            Change::Create { birth, .. } => Self::Birth(birth.clone()),
+            Change::Fork { graft, .. } => Self::Graft(graft.clone()),
+            Change::Owner { owner, .. } => Self::Owner(owner.clone()),
+            Change::Append { run, .. } | Change::Repair { run, .. } | Change::Detach { copy: Some(run), .. } => {
+                Self::Events(Summary::of(&run.events))
+            }
+            Change::Delete { .. } | Change::Detach { copy: None, .. } | Change::Purge { .. } => Self::None,
+        }
+    }
+}
+
+impl Content {
+    /// The content of a record whose payload is sound.
+    fn of(kind: Kind, payload: &Bytes) -> Self {
+        match kind {
+            Kind::Create => Birth::decode_either(payload).map_or(Self::None, |birth| Self::Birth(birth.into())),
+            Kind::Fork => Graft::decode_either(payload).map_or(Self::None, |graft| Self::Graft(graft.into())),
+            Kind::Owner => ownership::decode_record(payload).map_or(Self::None, |owner| Self::Owner(owner.into())),
+            Kind::Append | Kind::Repair | Kind::Detach => Self::Events(Summary::of(payload)),
+            Kind::Delete | Kind::Purge => Self::None,
+        }
     }
 }
 
@@ -40,6 +113,12 @@ pub(super) struct Table {
     pub(super) logs: HashMap<LogId, Entry>,
     /// Names whose meaning changed; `None` is a name that became free.
     pub(super) names: HashMap<SessionKey, Option<LogId>>,
+    /// What forks share.
+    pub(super) extents: HashMap<LogId, Arc<[Extent]>>,
+    /// The events that came with forks.
+    pub(super) markers: HashMap<LogId, Run>,
+    /// Who shares: by log and live sharer the end of what is shared; `None` shares no more.
+    pub(super) sharers: BTreeMap<(LogId, LogId), Option<Seq>>,
     /// Where the journal stands.
     pub(super) cursor: Cursor,
     /// Changes up to here may have been lost without a trace: a log whose last change is not later is unproved.
@@ -53,22 +132,34 @@ pub(super) struct Table {
 }
 
 impl Table {
-    /// Takes a committed record. `birth` is the payload of a `Create`. A record that the index has is passed over.
+    /// Takes a committed record. A record that the index has is passed over.
     pub(super) fn apply(
         &mut self,
         base: Base<'_>,
         (header, place): (&RecordHeader, Place),
-        birth: Option<Arc<Birth>>,
+        content: Content,
         time_ms: u64,
     ) -> Result<(), StoreError> {
         let log = LogId(header.log);
         self.log_max = self.log_max.max(header.log);
-        if let (Kind::Create, Some(birth)) = (header.kind, birth) {
-            self.create(base, log, header, (birth, time_ms))?;
-            return Ok(());
+        match (header.kind, &content) {
+            (Kind::Create, Content::Birth(birth)) => {
+                return self.create(base, log, header, (birth.clone(), time_ms));
+            }
+            (Kind::Fork, Content::Graft(graft)) => return self.fork(base, header, graft, time_ms),
+            (Kind::Detach, _) => return self.detach(base, (header, place), &content),
+            (Kind::Delete, _) => self.set_free(base, log)?,
+            // The log may be gone in the index already.
+            (Kind::Purge, _) => {
+                if let Some(entry) = self.entry(base, log)? {
+                    entry.purge(header);
+                }
+                return Ok(());
+            }
+            _ => {}
         }
         let Some(entry) = self.entry(base, log)? else {
-            tracing::warn!(log = log.0, position = header.position, "a record of an unknown log; its creation is lost");
+            tracing::warn!(log = log.0, position = header.position, "a record of an unknown log");
             return Ok(());
         };
         let session = &mut entry.session;
@@ -76,23 +167,33 @@ impl Table {
             return Ok(());
         }
         session.position = Position(header.position);
-        session.updated_ms = session.updated_ms.max(time_ms);
+        if header.kind != Kind::Owner {
+            session.updated_ms = session.updated_ms.max(time_ms);
+        }
+        let follows = header.first_seq == session.next_seq && header.link == session.chain.link();
         match header.kind {
-            Kind::Append if header.first_seq == session.next_seq && header.link == session.chain.link() => {
+            Kind::Append | Kind::Repair if follows => {
                 (session.next_seq, session.chain) = (place.next_seq(), header.chain);
+                if let Content::Events(summary) = &content {
+                    session.summary.add(summary);
+                }
                 entry.places.push(place);
                 self.runs += 1;
             }
-            Kind::Append => {
+            Kind::Append | Kind::Repair => {
                 entry.damage.get_or_insert(Damage { good_next_seq: session.next_seq });
+            }
+            Kind::Owner => {
+                if !follows {
+                    entry.damage.get_or_insert(Damage { good_next_seq: session.next_seq });
+                }
+                entry.pass_to(header.count, content, time_ms);
             }
             Kind::Delete => {
                 entry.deleted = true;
-                let key = session.birth.key.clone();
-                self.names.insert(key, None);
                 self.notes.remove(log);
             }
-            Kind::Create => {}
+            Kind::Create | Kind::Fork | Kind::Detach | Kind::Purge => {}
         }
         Ok(())
     }
@@ -109,14 +210,13 @@ impl Table {
         if self.entry(base, log)?.is_some() {
             return Ok(());
         }
-        let position = Position(header.position);
-        let session = Session { log, birth, next_seq: Seq::ZERO, chain: Chain::START, updated_ms, position };
-        self.logs.insert(log, Entry { session, damage: None, deleted: false, places: Vec::new() });
+        let session = Session::born(log, birth, (updated_ms, Position(header.position)));
+        self.logs.insert(log, Entry::new(session, None, false));
         Ok(())
     }
 
     /// The entry of a log, fetched from the base if need be.
-    fn entry(&mut self, base: Base<'_>, log: LogId) -> Result<Option<&mut Entry>, StoreError> {
+    pub(super) fn entry(&mut self, base: Base<'_>, log: LogId) -> Result<Option<&mut Entry>, StoreError> {
         if !self.logs.contains_key(&log)
             && let Some(entry) = base.entry(log)?
         {
@@ -165,11 +265,7 @@ impl<'a> Loader<'a> {
 
 impl Sink for Loader<'_> {
     fn record(&mut self, header: &RecordHeader, payload: Bytes, place: Place, time_ms: u64) -> Result<(), StoreError> {
-        let birth = match header.kind {
-            Kind::Create => Birth::decode_either(&payload).ok().map(Arc::new),
-            Kind::Append | Kind::Delete => None,
-        };
-        self.table.apply(self.base(), (header, place), birth, time_ms)?;
+        self.table.apply(self.base(), (header, place), Content::of(header.kind, &payload), time_ms)?;
         if self.table.runs + self.table.logs.len() >= ENTRIES_MAX {
             self.index.write(&self.table)?;
             self.table = self.table.successor();
@@ -177,26 +273,36 @@ impl Sink for Loader<'_> {
         Ok(())
     }
 
-    fn damaged(&mut self, stub: &RecordStub, payload: &Bytes, time_ms: u64) -> Result<(), StoreError> {
+    fn damaged(&mut self, stub: &RecordStub, payload: &Bytes, place: Place, time_ms: u64) -> Result<(), StoreError> {
         let log = LogId(stub.log);
         tracing::error!(log = stub.log, seq = %stub.first_seq, "a journal record is damaged");
         self.table.log_max = self.table.log_max.max(stub.log);
         let base = self.base();
-        match (stub.kind, Birth::decode_either(payload)) {
-            (Some(Kind::Create), Ok(birth)) => {
-                let (header, place) = restored(stub, Kind::Create);
-                self.table.apply(base, (&header, place), Some(birth.into()), time_ms)
-            }
+        let kind = stub.kind.unwrap_or(Kind::Append);
+        match (kind, Content::of(kind, payload)) {
             // Its name is lost.
-            (Some(Kind::Create), Err(_)) => {
+            (Kind::Create | Kind::Fork, Content::None) => {
                 self.lost(Position(stub.position));
                 Ok(())
             }
-            (Some(Kind::Delete), _) => {
-                let (header, place) = restored(stub, Kind::Delete);
-                self.table.apply(base, (&header, place), None, time_ms)
+            (Kind::Create | Kind::Fork | Kind::Delete, content) => {
+                self.table.apply(base, (&restored(stub, kind), place), content, time_ms)
             }
-            (Some(Kind::Append) | None, _) => {
+            (Kind::Detach, _) if stub.count == 0 => {
+                self.table.apply(base, (&restored(stub, kind), place), Content::None, time_ms)
+            }
+            // What is shared is still there; what should have gone stays.
+            (Kind::Detach | Kind::Purge, _) => Ok(()),
+            // It holds no event. That it is there proves nothing about those before it, so that the position stays.
+            (Kind::Owner, content) => {
+                if let Some(entry) = self.table.entry(base, log)?
+                    && entry.session.position.0 < stub.position
+                {
+                    entry.pass_to(stub.count, content, time_ms);
+                }
+                Ok(())
+            }
+            (Kind::Append | Kind::Repair, _) => {
                 let entry = self.table.entry(base, log)?;
                 if let Some(entry) = entry.filter(|entry| entry.session.position.0 < stub.position) {
                     entry.session.position = Position(stub.position);
@@ -213,11 +319,9 @@ impl Sink for Loader<'_> {
     }
 }
 
-/// The header of a damaged record that has no events, as far as a table needs it.
-fn restored(stub: &RecordStub, kind: Kind) -> (RecordHeader, Place) {
+/// The header of a damaged record that tells no events, as far as a table needs it.
+fn restored(stub: &RecordStub, kind: Kind) -> RecordHeader {
     let RecordStub { position, log, first_seq, count, payload_bytes, .. } = *stub;
     let (link, chain) = (Chain::START.link(), Chain::START);
-    let header =
-        RecordHeader { kind, position, log, first_seq, count, link, chain, payload_bytes, payload_checksum: 0 };
-    (header, Place { first_seq, count, segment: 0, offset: 0, bytes: 0 })
+    RecordHeader { kind, position, log, first_seq, count, link, chain, payload_bytes, payload_checksum: 0 }
 }

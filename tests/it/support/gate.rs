@@ -5,13 +5,23 @@ use std::sync::{Arc, Condvar, Mutex};
 use quipu::model::{Seq, SessionKey};
 use quipu::store::memory::MemoryStore;
 use quipu::store::{
-    Change, Found, Health, ListCursor, ListFilter, ListPage, LogId, Note, Position, Run, Store, StoreError,
+    Change, Extent, Found, Health, ListCursor, ListFilter, ListPage, LogId, Note, Position, Remains, Run, Store,
+    StoreError,
 };
 
 pub struct GateStore {
     inner: Arc<dyn Store>,
     state: Mutex<State>,
     changed: Condvar,
+    work: Mutex<Work>,
+}
+
+/// What an engine was asked to do.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Work {
+    pub commits: u64,
+    pub reads: u64,
+    pub read_bytes: u64,
 }
 
 #[derive(Default)]
@@ -31,7 +41,12 @@ impl Default for GateStore {
 impl GateStore {
     /// Before another engine.
     pub fn over(inner: Arc<dyn Store>) -> Self {
-        Self { inner, state: Mutex::default(), changed: Condvar::new() }
+        Self { inner, state: Mutex::default(), changed: Condvar::new(), work: Mutex::default() }
+    }
+
+    /// The work since the last time that this was asked.
+    pub fn work(&self) -> Work {
+        std::mem::take(&mut *self.work.lock().unwrap())
     }
 
     /// From now on commits wait.
@@ -64,6 +79,7 @@ impl Store for GateStore {
     }
 
     fn commit(&self, changes: &[Change], time_ms: u64) -> Result<(), StoreError> {
+        self.work.lock().unwrap().commits += 1;
         let mut state = self.state.lock().unwrap();
         state.waiting += 1;
         while state.is_closed {
@@ -81,7 +97,11 @@ impl Store for GateStore {
     }
 
     fn read(&self, log: LogId, from: Seq, bytes_max: usize) -> Result<Vec<Run>, StoreError> {
-        self.inner.read(log, from, bytes_max)
+        let runs = self.inner.read(log, from, bytes_max)?;
+        let mut work = self.work.lock().unwrap();
+        work.reads += 1;
+        work.read_bytes += runs.iter().map(|run| run.events.len() as u64).sum::<u64>();
+        Ok(runs)
     }
 
     fn list(&self, filter: &ListFilter, after: Option<ListCursor>, count: usize) -> Result<ListPage, StoreError> {
@@ -94,6 +114,22 @@ impl Store for GateStore {
 
     fn noted(&self, log: LogId) -> Option<Note> {
         self.inner.noted(log)
+    }
+
+    fn extents(&self, log: LogId) -> Result<Arc<[Extent]>, StoreError> {
+        self.inner.extents(log)
+    }
+
+    fn forks(&self, log: LogId) -> Result<u64, StoreError> {
+        self.inner.forks(log)
+    }
+
+    fn needs(&self, log: LogId, from: Seq, until: Seq) -> Result<bool, StoreError> {
+        self.inner.needs(log, from, until)
+    }
+
+    fn remains(&self, after: Option<LogId>, count: usize) -> Result<Vec<Remains>, StoreError> {
+        self.inner.remains(after, count)
     }
 
     fn health(&self) -> Health {

@@ -11,6 +11,8 @@ struct Life {
     id: String,
     /// `CreateSession` was answered.
     is_born: bool,
+    /// Which session each event was appended to: a fork has events of others.
+    writers: Vec<std::sync::Arc<str>>,
     /// Sizes of the events whose append was answered.
     sizes: Vec<u32>,
     /// Sizes of the batch that was on its way.
@@ -35,6 +37,7 @@ pub struct Writer {
     lives: Vec<Life>,
     made: u32,
     pub appends: u64,
+    pub forks: u64,
 }
 
 /// What a check found.
@@ -54,7 +57,7 @@ const SESSION_BYTES: u64 = 12 << 20;
 impl Writer {
     pub fn new(name: &str, seed: u64, event_bytes_max: u64) -> Self {
         let random = Random::seeded(seed);
-        Self { name: name.to_owned(), random, event_bytes_max, lives: Vec::new(), made: 0, appends: 0 }
+        Self { name: name.to_owned(), random, event_bytes_max, lives: Vec::new(), made: 0, appends: 0, forks: 0 }
     }
 
     /// Writes until the server goes away. A refusal is a failed test: this writer is the only one in its sessions.
@@ -88,6 +91,12 @@ impl Writer {
             self.lives[at].end = End::Gone;
             return Ok(());
         }
+        match self.random.below(40) {
+            0 | 1 if self.lives.len() < 8 => return self.fork(client, at).await,
+            2 => return self.detach(client, at).await,
+            3 => return purge(client).await,
+            _ => {}
+        }
         let sizes = self.sizes();
         let life = &mut self.lives[at];
         life.pending.clone_from(&sizes);
@@ -108,8 +117,7 @@ impl Writer {
     async fn create(&mut self, client: &mut Client) -> Result<(), tonic::Status> {
         let id = format!("{}.{}", self.name, self.made);
         self.made += 1;
-        let life = Life { id: id.clone(), is_born: false, sizes: Vec::new(), pending: Vec::new(), end: End::Alive };
-        self.lives.push(life);
+        self.lives.push(Life::new(&id));
         let request = pb::CreateSessionRequest {
             header: Some(pb::Header { id, cwd: Some("/w".repeat(50)), ..Default::default() }),
             profile: Some(pb::Profile::Raw.into()),
@@ -117,6 +125,35 @@ impl Writer {
         };
         client.sessions.create_session(request).await?;
         self.lives.last_mut().unwrap().is_born = true;
+        Ok(())
+    }
+
+    /// Forks a session at its end; the child is written to from then on.
+    async fn fork(&mut self, client: &mut Client, at: usize) -> Result<(), tonic::Status> {
+        let parent = &self.lives[at];
+        let mut child = Life::new(&format!("{}.{}", self.name, self.made));
+        self.made += 1;
+        (child.writers, child.sizes) = (parent.writers.clone(), parent.sizes.clone());
+        child.writers.resize(child.sizes.len(), parent.id.as_str().into());
+        if parent.writers.last().is_none_or(|writer| &**writer != MARKER) || parent.sizes.len() > parent.writers.len() {
+            child.writers.push(MARKER.into());
+            child.sizes.push(2);
+        }
+        let request =
+            pb::ForkRequest { session_id: parent.id.clone(), child_id: Some(child.id.clone()), ..Default::default() };
+        let seed_length = parent.sizes.len() as u64;
+        self.lives.push(child);
+        let forked = client.forks.fork(request).await?.into_inner();
+        assert_eq!(forked.seed_length, seed_length);
+        self.lives.last_mut().unwrap().is_born = true;
+        self.forks += 1;
+        Ok(())
+    }
+
+    async fn detach(&mut self, client: &mut Client, at: usize) -> Result<(), tonic::Status> {
+        let request = pb::DetachRequest { session_id: self.lives[at].id.clone(), ..Default::default() };
+        let mut steps = client.forks.detach(request).await?.into_inner();
+        while steps.message().await?.is_some() {}
         Ok(())
     }
 
@@ -170,7 +207,21 @@ impl Writer {
     }
 }
 
+/// Stands for the marker that a fork begins with.
+const MARKER: &str = "the marker";
+
+async fn purge(client: &mut Client) -> Result<(), tonic::Status> {
+    let mut steps = client.admin.purge(pb::PurgeRequest::default()).await?.into_inner();
+    while steps.message().await?.is_some() {}
+    Ok(())
+}
+
 impl Life {
+    fn new(id: &str) -> Self {
+        let (writers, sizes, pending) = (Vec::new(), Vec::new(), Vec::new());
+        Self { id: id.to_owned(), is_born: false, writers, sizes, pending, end: End::Alive }
+    }
+
     fn settle(&mut self, read: &Read, found: &mut Found) {
         let id = &self.id;
         assert!(read.refusal.is_none(), "{id}: {:?}", read.refusal);
@@ -189,7 +240,9 @@ impl Life {
         }
         for (seq, (event, size)) in (0..).zip(events.zip(&self.sizes)) {
             assert_eq!(event.seq, seq, "{id}");
-            assert!(event.data == data(id, seq, *size), "{id}: seq {seq} came back with other bytes");
+            let writer = self.writers.get(seq as usize).map_or(id.as_str(), |writer| writer);
+            let data = if writer == MARKER { b"{}".to_vec() } else { data(writer, seq, *size) };
+            assert!(event.data == data, "{id}: seq {seq} came back with other bytes");
         }
     }
 }

@@ -2,6 +2,7 @@
 
 pub mod counting;
 pub mod gate;
+pub mod host;
 pub mod load;
 pub mod process;
 pub mod python;
@@ -120,6 +121,20 @@ impl Drop for Node {
     fn drop(&mut self) {
         self.end.cancel();
     }
+}
+
+/// A copy of a store that was closed, without its index: what the journal alone says.
+pub fn journal_alone(dir: &std::path::Path) -> tempfile::TempDir {
+    let copy = tempfile::tempdir().unwrap();
+    std::fs::create_dir(copy.path().join("journal")).unwrap();
+    std::fs::copy(dir.join("FORMAT"), copy.path().join("FORMAT")).unwrap();
+    for entry in std::fs::read_dir(dir.join("journal")).unwrap() {
+        let entry = entry.unwrap();
+        if entry.path().extension().is_some_and(|name| name == "qj") {
+            std::fs::copy(entry.path(), copy.path().join("journal").join(entry.file_name())).unwrap();
+        }
+    }
+    copy
 }
 
 /// An event of type `note`.
@@ -277,6 +292,14 @@ impl Refusal {
 
     pub fn limit(&self) -> pb::LimitDetail {
         self.detail("LimitDetail")
+    }
+
+    pub fn fenced(&self) -> pb::FencedDetail {
+        self.detail("FencedDetail")
+    }
+
+    pub fn owner(&self) -> pb::Owner {
+        self.detail::<pb::OwnerDetail>("OwnerDetail").owner.unwrap()
     }
 
     pub fn corrupt(&self) -> pb::CorruptDetail {

@@ -14,7 +14,7 @@ fn judge(store: &LocalStore, writers: &[Writer]) -> Vec<Fate> {
     writers.iter().map(|writer| judge_one(store, writer)).collect()
 }
 
-fn judge_one(store: &LocalStore, writer: &Writer) -> Fate {
+pub(super) fn judge_one(store: &LocalStore, writer: &Writer) -> Fate {
     let found = match store.find(&writer.birth.key) {
         Err(StoreError::Damaged { .. }) => return Fate::Unproved,
         found => found.unwrap().expect("a session is gone, and nothing is said"),
@@ -33,7 +33,7 @@ fn judge_one(store: &LocalStore, writer: &Writer) -> Fate {
     }
 }
 
-fn lose_index(dir: &Path) {
+pub(super) fn lose_index(dir: &Path) {
     fs::remove_dir_all(dir.join("index")).unwrap();
 }
 
@@ -103,7 +103,7 @@ fn damage_file(path: &Path, at: prop::sample::Index, cut: bool) {
     fs::write(path, bytes).unwrap();
 }
 
-fn index_files(dir: &Path) -> Vec<PathBuf> {
+pub(super) fn index_files(dir: &Path) -> Vec<PathBuf> {
     let files = fs::read_dir(dir.join("index")).unwrap().map(|entry| entry.unwrap().path());
     let mut files: Vec<_> = files.filter(|path| path.is_file()).collect();
     files.sort();
@@ -139,7 +139,7 @@ fn check_damaged_index(given: &Given, at: prop::sample::Index, (file, cut): (pro
 }
 
 /// Waits for a rebuild of the index, then checks.
-fn check_soon(store: &LocalStore, writer: &Writer) {
+pub(super) fn check_soon(store: &LocalStore, writer: &Writer) {
     let is_rebuilding = || {
         let found = store.find(&writer.birth.key).err();
         let read = found.or_else(|| read_all(store, writer.log).err());

@@ -5,6 +5,7 @@ mod damage;
 mod faults;
 mod files;
 mod model;
+mod sharing;
 
 use std::fs;
 use std::path::{Path, PathBuf};
