@@ -25,6 +25,7 @@ mod faces;
 mod kill;
 mod limits;
 mod owners;
+mod persistence;
 mod power;
 mod process;
 mod read;
