@@ -21,7 +21,7 @@ use crate::support::python::file;
 use crate::support::run;
 
 /// Case, step, and why the answer is another.
-const DIFFERENCES: [(&str, usize, &str); 14] = [
+const DIFFERENCES: [(&str, usize, &str); 13] = [
     ("p-lazy", 1, "a created session is there at once, with its incarnation"),
     ("p-lazy", 2, "and so has a revision"),
     ("p-lazy", 3, "and an empty log to read"),
@@ -33,7 +33,6 @@ const DIFFERENCES: [(&str, usize, &str); 14] = [
     ("p-live-append-by-id", 3, "only the owner appends to a live session"),
     ("p-live-append-by-id-shadows", 3, "only the owner appends to a live session"),
     ("p-live-append-by-id-shadows", 6, "so that the owner's event is the one that is stored"),
-    ("p-live-append-by-id-shadows", 7, "so that the owner's event is the one that is stored"),
     ("p-live-cwd-collision", 1, "a collision is refused when it happens, not at the next flush"),
     ("p-live-collides-stored", 3, "a collision is refused when it happens, not at the next flush"),
 ];
