@@ -32,3 +32,4 @@ mod read;
 mod samples;
 mod sessions;
 mod views;
+mod write_behind;

@@ -226,7 +226,7 @@ impl World {
     }
 }
 
-fn cases(name: &str) -> Vec<Value> {
+pub fn cases(name: &str) -> Vec<Value> {
     let dir = std::env::var_os("QUIPU_VECTORS").map_or_else(|| file("tests/data/vectors"), std::path::PathBuf::from);
     let text = std::fs::read_to_string(dir.join(name)).unwrap();
     let mut whole: Value = serde_json::from_str(&text).unwrap();
