@@ -22,6 +22,7 @@ use crate::rpc::client::{self, Client};
 use crate::rpc::pb;
 use crate::rpc::pb::read_from_response::Frame;
 
+#[allow(clippy::struct_excessive_bools, reason = "each is a flag of its own")]
 #[derive(Args)]
 pub(super) struct ExportArgs {
     /// The sessions.
