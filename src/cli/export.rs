@@ -22,6 +22,7 @@ use crate::rpc::client::{self, Client};
 use crate::rpc::pb;
 use crate::rpc::pb::read_from_response::Frame;
 
+#[allow(clippy::struct_excessive_bools, reason = "each is a flag of its own")]
 #[derive(Args)]
 #[expect(clippy::struct_excessive_bools, reason = "flags of a command")]
 pub(super) struct ExportArgs {

@@ -100,7 +100,15 @@ impl Service {
         });
         let (loaded, waiter) = match decided.await {
             Ok(decided) => decided,
-            Err(error) => return Err(self.told(&slot, error).await),
+            Err(error) => {
+                // A live log is flushed, also when its turn is open.
+                let flushed = {
+                    let _state = slot.state.lock();
+                    (error.reason == Reason::TurnOpen).then(|| self.committer.submit(&slot, None, None))
+                };
+                wait(flushed).await?;
+                return Err(self.told(&slot, error).await);
+            }
         };
         wait(waiter).await?;
         Ok(loaded)

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use quipu::model::{Event, Profile};
 use quipu::replay::repair::closers;
@@ -9,10 +10,12 @@ use quipu::service::{Ask, Fact, Reason, Repair};
 use quipu::store::fault::{FaultStore, Plan};
 use quipu::store::local::{LocalStore, Options as Local};
 use quipu::store::memory::MemoryStore;
+use quipu::store::{Damage, StoreError};
 
 use crate::samples;
 use crate::support::host::*;
 use crate::support::process::Process;
+use crate::support::watched::Watched;
 use crate::support::{Calls, Random, run};
 
 fn memory() -> Host {
@@ -336,5 +339,80 @@ fn kill_9_around_a_load_leaves_all_of_it_or_nothing_and_the_same_bytes() {
             server.end();
         }
         println!("{whole} of 8 loads were whole when the server was killed");
+    });
+}
+
+#[test]
+fn a_log_that_cannot_be_read_is_not_repaired_and_says_why() {
+    run(async {
+        let store = Arc::new(Watched::default());
+        Host::over(store.clone()).with("s", &open()).await;
+        let revision = Host::over(store.clone()).head("s").await.revision;
+        let io = || StoreError::Io(Arc::new(std::io::Error::from_raw_os_error(5)));
+        let damaged = || StoreError::Damaged {
+            damage: Damage { good_next_seq: quipu::model::Seq::new(6).unwrap() },
+            reason: "a test".to_owned(),
+        };
+        for (error, wanted) in [(io(), Reason::Internal), (damaged(), Reason::CorruptRange)] {
+            // Nobody has read the log in this process yet.
+            let host = Host::over(store.clone());
+            let changes = store.changes.load(Ordering::SeqCst);
+            *store.fails.lock().unwrap() = Some(error);
+            assert_eq!(reason(host.inspect("s").await), wanted);
+            assert_eq!(reason(host.load("s").await), wanted);
+            assert_eq!(reason(host.prepare("s", claim("a", 1000, None)).await), wanted);
+            let dry = Repair { validate_only: true, ..Host::repair("s", revision) };
+            assert_eq!(reason(host.commit(&dry).await), wanted);
+            assert_eq!(reason(host.commit(&Host::repair("s", revision)).await), wanted);
+            assert_eq!(store.changes.load(Ordering::SeqCst), changes, "nothing was stored");
+            *store.fails.lock().unwrap() = None;
+        }
+        let host = Host::over(store.clone());
+        assert_eq!(host.load("s").await.unwrap().repaired, 4);
+        assert_eq!(host.read("s").await, [open(), closers(&open())].concat());
+    });
+}
+
+#[test]
+fn preparing_a_long_session_reads_its_last_turn_and_an_epoch_costs_no_commit() {
+    run(async {
+        let store = Arc::new(Watched::default());
+        let host = Host::over(store.clone());
+        let turns = |count: u64| -> Vec<Event> {
+            let list: Vec<_> = (1..=count).flat_map(|turn| [turn_start(turn), turn_end(turn)]).collect();
+            events_from(0, &list)
+        };
+        let mut read = Vec::new();
+        for (id, count) in [("short", 500), ("long", 50_000)] {
+            host.create(id, Profile::Raw).await;
+            for batch in turns(count).chunks(500) {
+                host.append(id, batch[0].seq.get(), batch, None).await.unwrap();
+            }
+            let open = events_from(count * 2, &[turn_start(count + 1), step("step/start", count + 1, 1)]);
+            host.append(id, count * 2, &open, None).await.unwrap();
+            // As after a restart.
+            let host = Host::over(store.clone());
+            let before = store.events.load(Ordering::SeqCst);
+            let prepared = host.prepare(id, claim("a", 60_000, None)).await.unwrap();
+            assert_eq!(prepared.repaired, 2);
+            read.push(store.events.load(Ordering::SeqCst) - before);
+        }
+        println!("events read to prepare 1,002 and 100,002 events: {read:?}");
+        assert!(read[1] <= read[0] && read[0] < 2000, "{read:?}");
+
+        host.create("owned", Profile::Raw).await;
+        let epoch = host.prepare("owned", claim("a", 60_000, None)).await.unwrap().epoch;
+        host.service.publish(&key("owned"), epoch).await.unwrap();
+        let before = store.commits.load(Ordering::SeqCst);
+        for seq in 0..100 {
+            let note = events_from(seq, &[("note", "{}".to_owned())]);
+            host.append("owned", seq, &note, Some(epoch)).await.unwrap();
+        }
+        host.service.renew(&key("owned"), epoch, None).await.unwrap();
+        assert_eq!(
+            store.commits.load(Ordering::SeqCst) - before,
+            100,
+            "one commit for each append, none for the epoch"
+        );
     });
 }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use quipu::model::{Profile, Tenure};
+use quipu::replay::repair::closers;
 use quipu::rpc::client::Client;
 use quipu::rpc::pb;
 use quipu::service::{Claim, Fact, FirstClaim, Reason};
@@ -12,7 +13,7 @@ use tonic::{Code, Status};
 
 use crate::support::host::*;
 use crate::support::process::Process;
-use crate::support::{Calls, Node, batch, notes, refused, run};
+use crate::support::{Calls, Node, Random, batch, notes, refused, run};
 
 async fn prepare(
     client: &mut Client,
@@ -348,4 +349,66 @@ fn the_commands_show_take_and_heal_a_session() {
     let text = server.command(&["owner", "s"]);
     assert!(String::from_utf8_lossy(&text.stdout).contains("nobody owns"));
     server.end();
+}
+
+/// C97: a call that is given up at any moment leaves all of its work or nothing, and no lock.
+#[test]
+fn a_call_that_is_cancelled_leaves_all_or_nothing_and_no_lock() {
+    run(async {
+        let mut random = Random::new("QUIPU_CANCEL_SEED");
+        let healed = [open(), closers(&open())].concat();
+        for round in 0..200 {
+            let host = Arc::new(Host::over(Arc::new(MemoryStore::new())));
+            host.with("s", &open()).await;
+            let revision = host.head("s").await.revision;
+            let (at_work, polls) = (host.clone(), random.below(12));
+            let call = tokio::spawn(async move {
+                match round % 4 {
+                    0 => at_work.load("s").await.is_ok(),
+                    1 => at_work.prepare("s", claim("a", 1, None)).await.is_ok(),
+                    2 => at_work.commit(&Host::repair("s", revision)).await.is_ok(),
+                    _ => at_work.append("s", 11, &closers(&open()), None).await.is_ok(),
+                }
+            });
+            for _ in 0..polls {
+                tokio::task::yield_now().await;
+            }
+            call.abort();
+            let told = call.await.unwrap_or(false);
+            // The next caller gets through, and finds the one or the other.
+            host.service.flush(&key("s"), None).await.unwrap();
+            let found = host.read("s").await;
+            assert!(found == healed || (found == open() && !told), "round {round}");
+            let prepared = host.prepare("s", claim("b", 1000, Some("after a cancelled call"))).await.unwrap();
+            host.service.publish(&key("s"), prepared.epoch).await.unwrap();
+            let note = events_from(15, &[("feedback/record", r#"{"text":"x"}"#.to_owned())]);
+            host.append("s", 15, &note, Some(prepared.epoch)).await.unwrap();
+            assert_eq!(host.read("s").await[..15], healed, "round {round}");
+        }
+    });
+}
+
+/// C98: what belongs together is durable in the order of the log, whoever sent it and at once.
+#[test]
+fn parallel_appends_of_one_owner_are_ordered_or_refused() {
+    run(async {
+        for _ in 0..100 {
+            let host = Arc::new(Host::over(Arc::new(MemoryStore::new())));
+            host.create("s", Profile::Dsh).await;
+            let epoch = host.prepare("s", claim("a", 60_000, None)).await.unwrap().epoch;
+            host.service.publish(&key("s"), epoch).await.unwrap();
+            let mut sending = tokio::task::JoinSet::new();
+            for seq in 0..6 {
+                let host = host.clone();
+                sending.spawn(
+                    async move { host.append("s", seq, &open()[seq as usize..=seq as usize], Some(epoch)).await },
+                );
+            }
+            for refused in sending.join_all().await.into_iter().filter_map(Result::err) {
+                assert_eq!(refused.reason, Reason::SeqGap);
+            }
+            let found = host.read("s").await;
+            assert_eq!(found, open()[..found.len()], "the log is a prefix");
+        }
+    });
 }

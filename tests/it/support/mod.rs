@@ -7,6 +7,7 @@ pub mod load;
 pub mod process;
 pub mod python;
 pub mod volume;
+pub mod watched;
 
 use std::sync::Arc;
 

@@ -1,0 +1,65 @@
+//! An engine whose reads are counted, and fail when the test says so.
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use quipu::model::{Seq, SessionKey};
+use quipu::store::memory::MemoryStore;
+use quipu::store::{Change, Found, Health, ListCursor, ListFilter, ListPage, LogId, Position, Run, Store, StoreError};
+
+#[derive(Default)]
+pub struct Watched {
+    inner: MemoryStore,
+    /// Events that reads gave.
+    pub events: AtomicU64,
+    /// Commits that were made, and changes in them.
+    pub commits: AtomicU64,
+    pub changes: AtomicU64,
+    /// What reads fail with.
+    pub fails: Mutex<Option<StoreError>>,
+}
+
+impl Store for Watched {
+    fn allot(&self) -> LogId {
+        self.inner.allot()
+    }
+
+    fn commit(&self, changes: &[Change], time_ms: u64) -> Result<(), StoreError> {
+        self.commits.fetch_add(1, Ordering::SeqCst);
+        self.changes.fetch_add(changes.len() as u64, Ordering::SeqCst);
+        self.inner.commit(changes, time_ms)
+    }
+
+    fn find(&self, key: &SessionKey) -> Result<Option<Found>, StoreError> {
+        self.inner.find(key)
+    }
+
+    fn read(&self, log: LogId, from: Seq, bytes_max: usize) -> Result<Vec<Run>, StoreError> {
+        if let Some(error) = self.fails.lock().unwrap().clone() {
+            return Err(error);
+        }
+        let runs = self.inner.read(log, from, bytes_max)?;
+        self.events.fetch_add(runs.iter().map(|run| u64::from(run.count)).sum(), Ordering::SeqCst);
+        Ok(runs)
+    }
+
+    fn list(&self, filter: &ListFilter, after: Option<ListCursor>, count: usize) -> Result<ListPage, StoreError> {
+        self.inner.list(filter, after, count)
+    }
+
+    fn health(&self) -> Health {
+        self.inner.health()
+    }
+
+    fn position(&self) -> Position {
+        self.inner.position()
+    }
+
+    fn id(&self) -> [u8; 16] {
+        self.inner.id()
+    }
+
+    fn close(&self) {
+        self.inner.close();
+    }
+}
