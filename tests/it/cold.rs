@@ -73,7 +73,7 @@ fn ask() -> Ask {
 
 fn append(first_seq: u64, events: Vec<NewEvent>) -> Append {
     let first_seq = Seq::new(first_seq).unwrap();
-    Append { key: key(), first_seq, events, level: AckLevel::Accepted, strict: false, incarnation: None }
+    Append { key: key(), first_seq, events, level: AckLevel::Accepted, strict: false, incarnation: None, epoch: None }
 }
 
 /// A store and a service over it that starts with nothing in memory.
@@ -94,13 +94,13 @@ async fn stop((store, service): (Arc<CountingStore>, Service)) {
 
 /// A log of that many turns, the last one open.
 async fn fill(service: &Service, turns: usize) -> u64 {
-    service.create(key(), (Header::default(), Profile::Dsh, false)).await.unwrap();
+    service.create(key(), (Header::default(), Profile::Dsh, false), None).await.unwrap();
     let mut next = 0;
     for number in 1..=turns {
         let events = turn(number, number == turns);
         next = service.append(append(next, events)).await.unwrap().head.next_seq.get();
     }
-    service.flush(&key()).await.unwrap();
+    service.flush(&key(), None).await.unwrap();
     next
 }
 
@@ -195,7 +195,7 @@ fn a_session_that_left_memory_resumes_from_its_note() {
         let before = account(&service).await;
         for other in ["a", "b"] {
             let key = SessionKey::new("default", other).unwrap();
-            service.create(key, (Header::default(), Profile::Dsh, false)).await.unwrap();
+            service.create(key, (Header::default(), Profile::Dsh, false), None).await.unwrap();
         }
         store.take();
         service.latest_header(&ask()).await.unwrap();

@@ -15,6 +15,7 @@
     reason = "test code"
 )]
 
+#[macro_use]
 mod support;
 
 mod admin;

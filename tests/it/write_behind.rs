@@ -43,9 +43,7 @@ struct State {
 }
 
 impl Store for Disk {
-    fn allot(&self) -> LogId {
-        self.inner.allot()
-    }
+    pass_on!();
 
     fn commit(&self, changes: &[Change], time_ms: u64) -> Result<(), StoreError> {
         let seqs = changes.iter().filter_map(|change| match change {
@@ -78,32 +76,8 @@ impl Store for Disk {
         }
     }
 
-    fn find(&self, key: &SessionKey) -> Result<Option<Found>, StoreError> {
-        self.inner.find(key)
-    }
-
     fn read(&self, log: LogId, from: Seq, bytes_max: usize) -> Result<Vec<Run>, StoreError> {
         self.inner.read(log, from, bytes_max)
-    }
-
-    fn list(&self, filter: &ListFilter, after: Option<ListCursor>, count: usize) -> Result<ListPage, StoreError> {
-        self.inner.list(filter, after, count)
-    }
-
-    fn health(&self) -> Health {
-        self.inner.health()
-    }
-
-    fn position(&self) -> Position {
-        self.inner.position()
-    }
-
-    fn id(&self) -> [u8; 16] {
-        self.inner.id()
-    }
-
-    fn close(&self) {
-        self.inner.close();
     }
 }
 

@@ -25,49 +25,15 @@ impl CountingStore {
 }
 
 impl Store for CountingStore {
-    fn allot(&self) -> LogId {
-        self.inner.allot()
-    }
+    pass_on!();
 
     fn commit(&self, changes: &[Change], time_ms: u64) -> Result<(), StoreError> {
         self.inner.commit(changes, time_ms)
-    }
-
-    fn find(&self, key: &SessionKey) -> Result<Option<Found>, StoreError> {
-        self.inner.find(key)
     }
 
     fn read(&self, log: LogId, from: Seq, bytes_max: usize) -> Result<Vec<Run>, StoreError> {
         let runs = self.inner.read(log, from, bytes_max)?;
         self.read.fetch_add(runs.iter().map(|run| u64::from(run.count)).sum(), Ordering::Relaxed);
         Ok(runs)
-    }
-
-    fn list(&self, filter: &ListFilter, after: Option<ListCursor>, count: usize) -> Result<ListPage, StoreError> {
-        self.inner.list(filter, after, count)
-    }
-
-    fn note(&self, log: LogId, note: Note) {
-        self.inner.note(log, note);
-    }
-
-    fn noted(&self, log: LogId) -> Option<Note> {
-        self.inner.noted(log)
-    }
-
-    fn health(&self) -> Health {
-        self.inner.health()
-    }
-
-    fn position(&self) -> Position {
-        self.inner.position()
-    }
-
-    fn id(&self) -> [u8; 16] {
-        self.inner.id()
-    }
-
-    fn close(&self) {
-        self.inner.close();
     }
 }

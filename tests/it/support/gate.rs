@@ -74,9 +74,7 @@ impl GateStore {
 }
 
 impl Store for GateStore {
-    fn allot(&self) -> LogId {
-        self.inner.allot()
-    }
+    pass_on!();
 
     fn commit(&self, changes: &[Change], time_ms: u64) -> Result<(), StoreError> {
         self.work.lock().unwrap().commits += 1;
@@ -92,59 +90,11 @@ impl Store for GateStore {
         self.inner.commit(changes, time_ms)
     }
 
-    fn find(&self, key: &SessionKey) -> Result<Option<Found>, StoreError> {
-        self.inner.find(key)
-    }
-
     fn read(&self, log: LogId, from: Seq, bytes_max: usize) -> Result<Vec<Run>, StoreError> {
         let runs = self.inner.read(log, from, bytes_max)?;
         let mut work = self.work.lock().unwrap();
         work.reads += 1;
         work.read_bytes += runs.iter().map(|run| run.events.len() as u64).sum::<u64>();
         Ok(runs)
-    }
-
-    fn list(&self, filter: &ListFilter, after: Option<ListCursor>, count: usize) -> Result<ListPage, StoreError> {
-        self.inner.list(filter, after, count)
-    }
-
-    fn note(&self, log: LogId, note: Note) {
-        self.inner.note(log, note);
-    }
-
-    fn noted(&self, log: LogId) -> Option<Note> {
-        self.inner.noted(log)
-    }
-
-    fn extents(&self, log: LogId) -> Result<Arc<[Extent]>, StoreError> {
-        self.inner.extents(log)
-    }
-
-    fn forks(&self, log: LogId) -> Result<u64, StoreError> {
-        self.inner.forks(log)
-    }
-
-    fn needs(&self, log: LogId, from: Seq, until: Seq) -> Result<bool, StoreError> {
-        self.inner.needs(log, from, until)
-    }
-
-    fn remains(&self, after: Option<LogId>, count: usize) -> Result<Vec<Remains>, StoreError> {
-        self.inner.remains(after, count)
-    }
-
-    fn health(&self) -> Health {
-        self.inner.health()
-    }
-
-    fn position(&self) -> Position {
-        self.inner.position()
-    }
-
-    fn id(&self) -> [u8; 16] {
-        self.inner.id()
-    }
-
-    fn close(&self) {
-        self.inner.close();
     }
 }

@@ -1,5 +1,8 @@
 //! What the tests share: servers, calls in one line, refusals taken apart.
 
+#[macro_use]
+mod pass_on;
+
 pub mod counting;
 pub mod gate;
 pub mod host;

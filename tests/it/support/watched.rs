@@ -20,18 +20,12 @@ pub struct Watched {
 }
 
 impl Store for Watched {
-    fn allot(&self) -> LogId {
-        self.inner.allot()
-    }
+    pass_on!();
 
     fn commit(&self, changes: &[Change], time_ms: u64) -> Result<(), StoreError> {
         self.commits.fetch_add(1, Ordering::SeqCst);
         self.changes.fetch_add(changes.len() as u64, Ordering::SeqCst);
         self.inner.commit(changes, time_ms)
-    }
-
-    fn find(&self, key: &SessionKey) -> Result<Option<Found>, StoreError> {
-        self.inner.find(key)
     }
 
     fn read(&self, log: LogId, from: Seq, bytes_max: usize) -> Result<Vec<Run>, StoreError> {
@@ -41,25 +35,5 @@ impl Store for Watched {
         let runs = self.inner.read(log, from, bytes_max)?;
         self.events.fetch_add(runs.iter().map(|run| u64::from(run.count)).sum(), Ordering::SeqCst);
         Ok(runs)
-    }
-
-    fn list(&self, filter: &ListFilter, after: Option<ListCursor>, count: usize) -> Result<ListPage, StoreError> {
-        self.inner.list(filter, after, count)
-    }
-
-    fn health(&self) -> Health {
-        self.inner.health()
-    }
-
-    fn position(&self) -> Position {
-        self.inner.position()
-    }
-
-    fn id(&self) -> [u8; 16] {
-        self.inner.id()
-    }
-
-    fn close(&self) {
-        self.inner.close();
     }
 }
