@@ -205,7 +205,7 @@ impl Service {
         let (seed_length, chain) = (graft.seed_length(), graft.chain());
         let change = Change::Fork { log, graft: Arc::new(graft) };
         let waiter = self.committer.submit(child_slot, Some(change), permit);
-        *child = State::Live(live);
+        *child = State::Live(Box::new(live));
         Ok(Some((waiter, Forked { session, seed_length, chain, already_existed: false })))
     }
 }

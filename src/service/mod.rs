@@ -235,7 +235,7 @@ impl Service {
                     }
                     let session = live.session_when_durable(self.inner.store_id);
                     let waiter = self.committer.submit_all(&slot, changes, permit);
-                    *state = State::Live(live);
+                    *state = State::Live(Box::new(live));
                     (session, false, waiter)
                 }
             }

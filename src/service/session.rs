@@ -39,7 +39,7 @@ pub(super) enum State {
     /// There is no such session.
     Absent,
     /// There is.
-    Live(Live),
+    Live(Box<Live>),
 }
 
 /// A log between what was accepted and what is durable.

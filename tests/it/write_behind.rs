@@ -15,10 +15,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
-use quipu::model::{Event, NewEvent, Profile, Seq, SessionKey};
+use quipu::model::{Event, NewEvent, Profile, Seq};
 use quipu::service::{AckLevel, Append, Error, Head, Options, Service};
 use quipu::store::memory::MemoryStore;
-use quipu::store::{Change, Found, Health, ListCursor, ListFilter, ListPage, LogId, Position, Run, Store, StoreError};
+use quipu::store::{Change, Health, LogId, Run, Store, StoreError};
 use serde_json::Value;
 use tokio::task::JoinHandle;
 

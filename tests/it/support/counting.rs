@@ -3,10 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use quipu::model::{Seq, SessionKey};
-use quipu::store::{
-    Change, Found, Health, ListCursor, ListFilter, ListPage, LogId, Note, Position, Run, Store, StoreError,
-};
+use quipu::model::Seq;
+use quipu::store::{Change, LogId, Run, Store, StoreError};
 
 pub struct CountingStore {
     inner: Arc<dyn Store>,

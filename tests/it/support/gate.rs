@@ -2,12 +2,9 @@
 
 use std::sync::{Arc, Condvar, Mutex};
 
-use quipu::model::{Seq, SessionKey};
+use quipu::model::Seq;
 use quipu::store::memory::MemoryStore;
-use quipu::store::{
-    Change, Extent, Found, Health, ListCursor, ListFilter, ListPage, LogId, Note, Position, Remains, Run, Store,
-    StoreError,
-};
+use quipu::store::{Change, LogId, Run, Store, StoreError};
 
 pub struct GateStore {
     inner: Arc<dyn Store>,

@@ -3,9 +3,9 @@
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use quipu::model::{Seq, SessionKey};
+use quipu::model::Seq;
 use quipu::store::memory::MemoryStore;
-use quipu::store::{Change, Found, Health, ListCursor, ListFilter, ListPage, LogId, Position, Run, Store, StoreError};
+use quipu::store::{Change, LogId, Run, Store, StoreError};
 
 #[derive(Default)]
 pub struct Watched {
