@@ -15,7 +15,10 @@ macro_rules! say {
 mod command;
 pub mod config;
 mod import;
+mod keep;
+mod kinds;
 mod lines;
+mod opening;
 mod serve;
 mod text;
 mod view;

@@ -23,6 +23,7 @@ mod clients;
 mod durability;
 mod kill;
 mod limits;
+mod ops;
 mod power;
 mod process;
 mod read;
