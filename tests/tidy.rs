@@ -158,3 +158,42 @@ fn the_documentation_lists_every_metric_and_no_other() {
     let wanted: Vec<String> = CATALOG.iter().map(row).collect();
     assert_eq!(rows("docs/metrics.md"), wanted, "write this:\n{}", wanted.join("\n"));
 }
+
+/// Series names as a query names them.
+fn series() -> Vec<String> {
+    use quipu::metrics::{CATALOG, Kind};
+    let names = CATALOG.iter().flat_map(|entry| {
+        let suffixes: &[&str] = match entry.kind {
+            Kind::Counter => &["_total"],
+            Kind::Gauge => &[""],
+            Kind::Histogram(_) => &["_bucket", "_count", "_sum"],
+        };
+        suffixes.iter().map(move |suffix| format!("{}{suffix}", entry.name))
+    });
+    names.collect()
+}
+
+#[test]
+fn dashboard_and_alerts_and_runbooks_name_only_series_that_exist() {
+    let series = series();
+    for path in ["deploy/chart/files/dashboard.json", "deploy/chart/files/alerts.yaml", "docs/runbooks.md"] {
+        let text = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(path)).unwrap();
+        let words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+        let named: Vec<_> = words.filter(|word| word.starts_with("quipu_") || word.starts_with("process_")).collect();
+        assert!(named.len() > 5, "{path}");
+        for word in named {
+            // Prose may name a family of histograms.
+            let is_family = path.starts_with("docs/") && series.contains(&format!("{word}_count"));
+            assert!(is_family || series.iter().any(|name| name == word), "{path} names {word}");
+        }
+    }
+}
+
+#[test]
+fn every_alert_has_its_runbook_and_every_runbook_its_alert() {
+    let read = |path: &str| fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(path)).unwrap();
+    let (alerts, runbooks) = (read("deploy/chart/files/alerts.yaml"), read("docs/runbooks.md"));
+    let alerts: Vec<_> = alerts.lines().filter_map(|line| line.trim().strip_prefix("- alert: ")).collect();
+    let runbooks: Vec<_> = runbooks.lines().filter_map(|line| line.strip_prefix("## ")).collect();
+    assert_eq!(alerts, runbooks);
+}

@@ -26,7 +26,7 @@ use tonic_health::pb::health_client::HealthClient;
 use crate::support::gate::GateStore;
 use crate::support::process::{Process, run_with};
 use crate::support::python;
-use crate::support::{Calls, all_of, batch, note, notes, refused, run};
+use crate::support::{Calls, all_of, batch, note, notes, refused, run, setting, stored};
 
 /// A node with probes and metrics, and where they are.
 struct Watched {
@@ -469,4 +469,85 @@ fn a_hostile_name_cannot_forge_a_line_of_the_log() {
     for line in log.lines() {
         serde_json::from_str::<Value>(line).unwrap_or_else(|e| panic!("{e}: {line}"));
     }
+}
+
+/// A host that appends without end and repeats what was not answered; tells the longest time without an answer.
+async fn host(address: Arc<Mutex<String>>, end: Arc<std::sync::atomic::AtomicBool>, id: String) -> (u64, Duration) {
+    let (mut seq, mut gap, mut since) = (0, Duration::ZERO, Instant::now());
+    let mut client = None;
+    while !end.load(std::sync::atomic::Ordering::Relaxed) {
+        let target = address.lock().unwrap().clone();
+        if client.is_none() {
+            client = quipu::rpc::client::Client::connect(&target).await.ok();
+        }
+        let Some(connected) = &mut client else {
+            // As a client backs off.
+            tokio::time::sleep(Duration::from_millis(20)).await;
+            continue;
+        };
+        match connected.append(batch(&id, seq, notes(&seq.to_string(), 1))).await {
+            Ok(_) => {
+                seq += 1;
+                gap = gap.max(since.elapsed());
+                since = Instant::now();
+            }
+            Err(status) => {
+                let is_retryable = matches!(status.code(), Code::Unavailable | Code::Cancelled | Code::Unknown);
+                assert!(is_retryable, "{id} at {seq}: {status:?}");
+                client = None;
+            }
+        }
+    }
+    (seq, gap)
+}
+
+#[test]
+fn restarts_under_load_lose_nothing_and_hosts_see_only_what_they_can_retry() {
+    let rounds = setting("QUIPU_RESTARTS", 20);
+    run(async {
+        let dir = tempfile::tempdir().unwrap();
+        // Small segments: a build without optimisation takes its time to read what is empty.
+        let small = ["--event-bytes-max", "64KiB", "--batch-bytes-max", "64KiB", "--segment-bytes", "9MiB"];
+        let args = [&small[..], &["--spare-segments", "1", "--lock-wait", "10m"]].concat();
+        let mut server = Process::start(dir.path(), &args);
+        let mut client = server.client().await;
+        for n in 0..4 {
+            client.make(&format!("s{n}")).await;
+        }
+        drop(client);
+        let address = Arc::new(Mutex::new(server.address.clone()));
+        let end = Arc::new(std::sync::atomic::AtomicBool::new(false));
+        let hosts: Vec<_> = (0..4).map(|n| tokio::spawn(host(address.clone(), end.clone(), format!("s{n}")))).collect();
+        for _ in 0..rounds {
+            // The next one is there before this one goes, as in an update that went wrong; it waits its turn.
+            let mut next = Process::spawn(dir.path(), &args);
+            next.wait_for("waiting for another process").unwrap();
+            server.signal("TERM");
+            let ended =
+                tokio::task::spawn_blocking(move || assert_eq!(server.wait().code(), Some(0), "{}", server.log()));
+            let next = tokio::task::spawn_blocking(move || {
+                next.serving();
+                next
+            });
+            server = next.await.unwrap();
+            address.lock().unwrap().clone_from(&server.address);
+            ended.await.unwrap();
+        }
+        end.store(true, std::sync::atomic::Ordering::Relaxed);
+        let mut longest = Duration::ZERO;
+        for (n, host) in hosts.into_iter().enumerate() {
+            let (acknowledged, gap) = host.await.unwrap();
+            longest = longest.max(gap);
+            let read = server.client().await.read(all_of(&format!("s{n}"))).await.unwrap();
+            let found = read.events();
+            // One more may be there: stored, but its answer was lost.
+            let count = found.len() as u64;
+            assert!(count == acknowledged || count == acknowledged + 1, "{acknowledged} of s{n}, {count} found");
+            let wanted: Vec<_> = (0..count).flat_map(|seq| stored(seq, &notes(&seq.to_string(), 1))).collect();
+            assert_eq!(found, wanted);
+        }
+        println!("{rounds} restarts, longest time without an answer {longest:?}");
+        assert!(longest < Duration::from_secs(10), "{longest:?}");
+        server.end();
+    });
 }
