@@ -83,6 +83,17 @@ fn get(address: &str, path: &str) -> (u16, String) {
     (head.split(' ').nth(1).unwrap().parse().unwrap(), body.to_owned())
 }
 
+/// Nothing but appends writes to the disk, once all segments are made.
+const CALM: [&str; 4] = ["--checkpoint-interval", "10m", "--spare-segments", "1"];
+
+/// Waits for the segments of a calm node: an append is to be the first that meets a fault.
+fn spares_are_made(dir: &std::path::Path) {
+    let segments = || std::fs::read_dir(dir.join("journal")).unwrap();
+    while segments().filter(|entry| entry.as_ref().unwrap().path().extension().unwrap() == "qj").count() < 2 {
+        std::thread::yield_now();
+    }
+}
+
 /// The value of a series of a page, by its name with labels.
 fn value(page: &str, series: &str) -> f64 {
     let found = page.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' '));
@@ -230,10 +241,11 @@ fn a_full_volume_is_refused_at_the_mark_and_taken_again_without_a_restart() {
 fn a_volume_that_dies_shows_in_readiness_and_metrics_while_the_node_stays_live() {
     run(async {
         let Some(volume) = crate::support::volume::Volume::new(512 << 20) else { return };
-        let mut watched = Watched::start(&volume.dir(), &["--checkpoint-interval", "10m"]);
+        let mut watched = Watched::start(&volume.dir(), &CALM);
         let mut client = watched.server.client().await;
         client.make("s").await;
         client.append(batch("s", 0, notes("a", 1))).await.unwrap();
+        spares_are_made(&volume.dir());
         volume.shut_down();
         refused(client.append(batch("s", 1, notes("b", 1))).await, Code::Unavailable, "SYNC_FAILED");
         let text = watched.until("/readyz", 503);
@@ -549,5 +561,84 @@ fn restarts_under_load_lose_nothing_and_hosts_see_only_what_they_can_retry() {
         println!("{rounds} restarts, longest time without an answer {longest:?}");
         assert!(longest < Duration::from_secs(10), "{longest:?}");
         server.end();
+    });
+}
+
+#[test]
+fn an_index_that_was_rebuilt_shows_in_log_and_metrics_and_the_node_is_ready() {
+    run(async {
+        let dir = tempfile::tempdir().unwrap();
+        let watched = Watched::start(dir.path(), &[]);
+        let mut client = watched.server.client().await;
+        client.make("s").await;
+        client.append(batch("s", 0, notes("a", 3))).await.unwrap();
+        watched.server.end();
+        std::fs::remove_dir_all(dir.path().join("index")).unwrap();
+        let mut watched = Watched::spawn(dir.path(), &[]);
+        watched.server.wait_for("the index is unusable").unwrap();
+        watched.server.serving();
+        watched.until("/readyz", 200);
+        let page = watched.get("/metrics").1;
+        assert_eq!(value(&page, "quipu_index_rebuilds_total"), 1.0);
+        assert!(value(&page, "quipu_recovery_replayed_total") >= 2.0);
+        assert_eq!(watched.server.client().await.head("s").await.next_seq, 3);
+        watched.server.end();
+    });
+}
+
+#[test]
+fn a_damaged_session_shows_in_metrics_and_the_node_serves_the_others() {
+    run(async {
+        let dir = tempfile::tempdir().unwrap();
+        let watched = Watched::start(dir.path(), &[]);
+        let mut client = watched.server.client().await;
+        for id in ["s", "t"] {
+            client.make(id).await;
+        }
+        client.append(batch("s", 0, vec![note("\"the place that rots\"")])).await.unwrap();
+        client.append(batch("s", 1, notes("a", 1))).await.unwrap();
+        client.append(batch("t", 0, notes("a", 1))).await.unwrap();
+        watched.server.end();
+        let journal = std::fs::read_dir(dir.path().join("journal")).unwrap();
+        let mut segments: Vec<_> = journal.map(|entry| entry.unwrap().path()).collect();
+        segments.sort();
+        let mut bytes = std::fs::read(&segments[0]).unwrap();
+        let needle = b"the place that rots";
+        let at = bytes.windows(needle.len()).position(|window| window == needle).unwrap();
+        bytes[at] ^= 1;
+        std::fs::write(&segments[0], bytes).unwrap();
+        // Without an index the journal is read from its start, which meets the damage.
+        std::fs::remove_dir_all(dir.path().join("index")).unwrap();
+        let watched = Watched::start(dir.path(), &[]);
+        let mut client = watched.server.client().await;
+        refused(client.append(batch("s", 2, notes("b", 1))).await, Code::DataLoss, "CORRUPT_RANGE");
+        client.append(batch("t", 1, notes("b", 1))).await.unwrap();
+        let page = watched.get("/metrics").1;
+        assert!(value(&page, "quipu_recovery_damaged_places_total") >= 1.0);
+        assert_eq!(value(&page, "quipu_rpc_refusals_total{reason=\"CORRUPT_RANGE\"}"), 1.0);
+        assert_eq!(value(&page, "quipu_ready"), 1.0);
+        watched.server.end();
+    });
+}
+
+#[test]
+fn a_file_system_that_turns_read_only_is_said_with_its_reason() {
+    run(async {
+        let Some(volume) = crate::support::volume::Volume::new(512 << 20) else { return };
+        let mut watched = Watched::start(&volume.dir(), &CALM);
+        let mut client = watched.server.client().await;
+        client.make("s").await;
+        client.append(batch("s", 0, notes("a", 1))).await.unwrap();
+        spares_are_made(&volume.dir());
+        // What the kernel does after an error; files that are open for writing stay so, their writes fail.
+        volume.turn_read_only();
+        let refusal = client.append(batch("s", 1, notes("b", 1))).await.unwrap_err();
+        assert!(matches!(refusal.code(), Code::Unavailable | Code::ResourceExhausted), "{refusal:?}");
+        let text = watched.until("/readyz", 503);
+        assert!(text.starts_with("read_only: "), "{text}");
+        assert_eq!(client.read(all_of("s")).await.unwrap().seqs(), [0]);
+        assert_eq!(watched.get("/livez").0, 200);
+        watched.server.wait_for("the store takes no more writes").unwrap();
+        watched.server.kill();
     });
 }
