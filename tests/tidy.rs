@@ -21,11 +21,12 @@ const FLOORS: [(&str, &[&str]); 10] = [
 ];
 
 /// Foreign crates and the only places that may name them.
-const CRATES: [(&str, &[&str]); 12] = [
+const CRATES: [(&str, &[&str]); 13] = [
     ("sled", &["store/local/index.rs"]),
     ("tonic", &["rpc/", "ops/", "cli/"]),
     ("prost", &["rpc/"]),
     ("axum", &["ops/"]),
+    ("ratatui", &["cli/watch/"]),
     ("opentelemetry", &["ops/"]),
     ("opentelemetry_sdk", &["ops/"]),
     ("opentelemetry_proto", &["ops/"]),

@@ -22,6 +22,7 @@ mod opening;
 mod serve;
 mod text;
 mod view;
+mod watch;
 
 use std::io::Write as _;
 use std::path::PathBuf;
@@ -94,6 +95,15 @@ enum Command {
     Lineage(view::LineageArgs),
     /// Show turns, steps, times and tokens of a session.
     Stats(view::StatsArgs),
+    /// Show what a node is doing, on one screen.
+    ///
+    /// Asks the node's port of probes and metrics (quipu serve --metrics-listen 127.0.0.1:9777). Counts are since its start.
+    /// The exit code is 1 when the node is not ready.
+    Status(watch::StatusArgs),
+    /// Watch a node: rates, latencies, room and refusals, every second.
+    ///
+    /// Asks the same port as status. q, Esc or Ctrl-C end it.
+    Top(watch::TopArgs),
     /// Print a completion script: quipu completions bash > /etc/bash_completion.d/quipu
     Completions {
         /// The shell.
@@ -166,6 +176,8 @@ pub fn main() -> ExitCode {
         Command::Trace(args) => run(view::trace(args)),
         Command::Lineage(args) => run(view::lineage(args)),
         Command::Stats(args) => run(view::stats(args)),
+        Command::Status(args) => watch::status(&args),
+        Command::Top(args) => watch::top(&args),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

@@ -642,3 +642,42 @@ fn a_file_system_that_turns_read_only_is_said_with_its_reason() {
         watched.server.kill();
     });
 }
+
+#[test]
+fn status_and_top_show_a_node_and_fail_for_one_that_is_not_ready() {
+    run(async {
+        let dir = tempfile::tempdir().unwrap();
+        let watched = Watched::start(dir.path(), &[]);
+        let mut client = watched.server.client().await;
+        client.make("s").await;
+        client.append(batch("s", 0, notes("a", 5))).await.unwrap();
+        refused(client.append(batch("s", 9, notes("a", 5))).await, Code::Aborted, "SEQ_GAP");
+        let command = |args: &[&str]| {
+            run_with(crate::support::process::quipu().args(args).args(["--probes", &watched.probes]), b"")
+        };
+        let status = command(&["status", "--json"]);
+        assert!(status.status.success(), "{}", String::from_utf8_lossy(&status.stderr));
+        let status: Value = serde_json::from_slice(&status.stdout).unwrap();
+        assert_eq!((status["state"].as_str(), status["append_events"].as_f64()), (Some("serving"), Some(5.0)));
+        assert_eq!(status["refusals"]["SEQ_GAP"], 1.0);
+        assert_eq!(status["appends_by_code"]["OK"], 1.0);
+        assert!(status["append_p99_seconds"].as_f64().unwrap() > 0.0);
+        let text = String::from_utf8(command(&["status"]).stdout).unwrap();
+        assert!(text.lines().count() < 24 && text.starts_with("state      serving"), "{text}");
+        let top = command(&["top", "--json", "1"]);
+        let top: Value = serde_json::from_slice(&top.stdout).unwrap();
+        assert_eq!((top["state"].as_str(), top["events_per_second"].as_f64()), (Some("serving"), Some(0.0)));
+        let screen = command(&["top"]);
+        assert_eq!(screen.status.code(), Some(1));
+        assert!(String::from_utf8_lossy(&screen.stderr).contains("terminal"));
+        // One that waits.
+        let second = Watched::spawn(dir.path(), &["--lock-wait", "10m"]);
+        second.until("/readyz", 503);
+        let mut command = crate::support::process::quipu();
+        let waiting = run_with(command.args(["status", "--json", "--probes", &second.probes]), b"");
+        assert_eq!(waiting.status.code(), Some(1));
+        let waiting: Value = serde_json::from_slice(&waiting.stdout).unwrap();
+        assert!(waiting["state"] == "waiting" || waiting["state"] == "starting", "{waiting}");
+        watched.server.end();
+    });
+}
