@@ -5,10 +5,9 @@
 //! away, with `CANCELLED`.
 
 use std::collections::HashMap;
-use std::future::poll_fn;
-use std::pin::{Pin, pin};
+use std::pin::Pin;
 use std::sync::{Arc, OnceLock};
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Instant;
 
 use bytes::Bytes;
@@ -135,36 +134,48 @@ pub struct Observed<S> {
     shared: Arc<Shared>,
 }
 
-type Answer<E> = Pin<Box<dyn Future<Output = Result<Response<Watched>, E>> + Send>>;
-
 impl<S> Service<Request<Body>> for Observed<S>
 where
     S: Service<Request<Body>, Response = Response<Body>>,
-    S::Future: Send + 'static,
-    S::Error: Send + 'static,
+    S::Future: Unpin,
 {
     type Response = Response<Watched>;
     type Error = S::Error;
-    type Future = Answer<S::Error>;
+    type Future = Answer<S::Future>;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
         self.inner.poll_ready(cx)
     }
 
     fn call(&mut self, request: Request<Body>) -> Self::Future {
-        let mut call = Call::begin(&self.shared, &request);
-        let answer = self.inner.call(request);
-        Box::pin(async move {
-            let (mut answer, place) = (pin!(answer), call.span.as_ref().map(|span| span.place()));
-            let response = poll_fn(|cx| {
-                let _entered = place.map(SpanRef::enter);
-                answer.as_mut().poll(cx)
-            });
-            let (head, body) = response.await?.into_parts();
+        let call = Call::begin(&self.shared, &request);
+        Answer { answer: self.inner.call(request), call: Some(call) }
+    }
+}
+
+/// An answer that is being made. Spelled out, since a box for each call would cost as much as all the counting.
+pub struct Answer<F> {
+    answer: F,
+    /// Until the answer is there.
+    call: Option<Call>,
+}
+
+impl<F, E> Future for Answer<F>
+where
+    F: Future<Output = Result<Response<Body>, E>> + Unpin,
+{
+    type Output = Result<Response<Watched>, E>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let place = self.call.as_ref().and_then(|call| call.span.as_ref()).map(|span| span.place());
+        let _entered = place.map(SpanRef::enter);
+        let (head, body) = ready!(Pin::new(&mut self.answer).poll(cx))?.into_parts();
+        let mut call = self.call.take();
+        if let Some(call) = &mut call {
             // A refusal without a body has its status here, everything else behind the body.
             call.note(&head.headers);
-            Ok(Response::from_parts(head, Watched { body, call }))
-        })
+        }
+        Poll::Ready(Ok(Response::from_parts(head, Watched { body, call })))
     }
 }
 
@@ -173,8 +184,14 @@ struct Call {
     shared: Arc<Shared>,
     method: Arc<Method>,
     began: Instant,
-    status: Option<Status>,
+    ended: Option<Ended>,
     span: Option<Box<dyn CallSpan>>,
+}
+
+/// How a call ended, if it did. Most do well, which needs no look at the details.
+enum Ended {
+    Well,
+    Refused(Status),
 }
 
 impl Call {
@@ -182,19 +199,26 @@ impl Call {
         let method = shared.methods.get(request.uri().path()).unwrap_or(&shared.other).clone();
         shared.metrics.calls_running.inc();
         let span = shared.tracer.as_ref().and_then(|tracer| tracer.begin(&method.name, request.headers()));
-        Self { shared: shared.clone(), method, began: Instant::now(), status: None, span }
+        Self { shared: shared.clone(), method, began: Instant::now(), ended: None, span }
     }
 
     fn note(&mut self, headers: &HeaderMap) {
-        if headers.contains_key("grpc-status") {
-            self.status = Status::from_header_map(headers);
-        }
+        let Some(code) = headers.get("grpc-status") else { return };
+        self.ended = if code.as_bytes() == b"0" {
+            Some(Ended::Well)
+        } else {
+            Status::from_header_map(headers).map(Ended::Refused)
+        };
     }
 }
 
 impl Drop for Call {
     fn drop(&mut self) {
-        let code = self.status.as_ref().map_or(Code::Cancelled, Status::code);
+        let code = match &self.ended {
+            Some(Ended::Well) => Code::Ok,
+            Some(Ended::Refused(status)) => status.code(),
+            None => Code::Cancelled,
+        };
         let metrics = &self.shared.metrics;
         metrics.calls_running.dec();
         let at = code as usize;
@@ -203,7 +227,7 @@ impl Drop for Call {
             duration.record(self.began.elapsed());
         }
         let mut reason = None;
-        if let Some(status) = self.status.as_ref().filter(|_| code != Code::Ok) {
+        if let Some(Ended::Refused(status)) = &self.ended {
             reason = status.get_error_details().error_info().map(|info| info.reason.clone());
             metrics.refusals.with(&[reason.as_deref().unwrap_or(NO_REASON)]).inc();
         }
@@ -216,7 +240,7 @@ impl Drop for Call {
 /// The body of an answer, and the call that ends with it.
 pub struct Watched {
     body: Body,
-    call: Call,
+    call: Option<Call>,
 }
 
 impl http_body::Body for Watched {
@@ -227,8 +251,10 @@ impl http_body::Body for Watched {
         let polled = Pin::new(&mut self.body).poll_frame(cx);
         if let Poll::Ready(Some(Ok(frame))) = &polled
             && let Some(trailers) = frame.trailers_ref()
+            && let Some(mut call) = self.call.take()
         {
-            self.call.note(trailers);
+            // The last frame: the call ends with it, whenever the connection gets to let go of the body.
+            call.note(trailers);
         }
         polled
     }
