@@ -23,7 +23,7 @@ use crate::rpc::pb;
 use crate::rpc::pb::read_from_response::Frame;
 
 #[derive(Args)]
-#[allow(clippy::struct_excessive_bools, reason = "each is a flag of the command")]
+#[allow(clippy::struct_excessive_bools, reason = "switches of a command are independent of each other")]
 pub(super) struct ExportArgs {
     /// The sessions.
     #[arg(required = true)]

@@ -1,7 +1,5 @@
 //! File names of sessions.
 
-use std::fmt::Write as _;
-
 /// A file name for a session id, without suffix: two ids never share one, also where names ignore case, and none leaves
 /// its directory or is hidden.
 ///
@@ -15,19 +13,14 @@ pub fn file_name(id: &str) -> String {
         match letter {
             'a'..='z' | '0'..='9' | '-' | '_' => name.push(letter),
             '.' if at > 0 => name.push(letter),
-            _ => {
-                for unit in letter.encode_utf16(&mut units) {
-                    // Writing to a string cannot fail.
-                    let _ = write!(name, "~{unit:04x}");
-                }
-            }
+            _ => name.extend(letter.encode_utf16(&mut units).iter().map(|unit| format!("~{unit:04x}"))),
         }
     }
     if name.len() > NAME_BYTES_MAX {
         // Only ASCII stands there, and no escape ends like this.
         name.truncate(NAME_BYTES_MAX / 2);
         name.push_str("~~");
-        name.push_str(&blake3::hash(id.as_bytes()).to_hex());
+        name.push_str(blake3::hash(id.as_bytes()).to_hex().as_str());
     }
     name
 }
