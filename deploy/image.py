@@ -146,8 +146,9 @@ class Pod:
         self.given, self.lines = given, []
         root, user = given["root"], given["user"]
         command = [shutil.which("chroot"), f"--userspec={user}:{user}", "--groups=", root, *given["command"]]
-        if is_apart:
-            command = [shutil.which("unshare"), "-n", *command]
+        # Process 1 of its container, as in a pod: signals without a handler would not reach it.
+        apart = ["--net"] if is_apart else []
+        command = [shutil.which("unshare"), "--pid", "--fork", "--kill-child", *apart, *command]
         self.child = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=given["environment"])
         self.reader = threading.Thread(target=lambda: self.lines.extend(iter(self.child.stderr.readline, "")), daemon=True)
         self.name = name
@@ -163,12 +164,20 @@ class Pod:
             time.sleep(0.05)
         sys.exit(f"{self.name}: no {message!r} in\n{''.join(self.lines)}")
 
+    def process(self):
+        """The server, as this side numbers it."""
+        parent = self.child.pid
+        return int(Path(f"/proc/{parent}/task/{parent}/children").read_text().split()[0])
+
     def end(self, seconds):
         began = time.monotonic()
-        self.child.send_signal(signal.SIGTERM)
+        os.kill(self.process(), signal.SIGTERM)
         code = self.child.wait(seconds)
         if code != 0:
             sys.exit(f"{self.name}: ended with {code}\n{''.join(self.lines)}")
+        self.reader.join(10)
+        if not any('"message":"closed"' in line for line in self.lines):
+            sys.exit(f"{self.name}: no last line\n{''.join(self.lines)}")
         return time.monotonic() - began
 
 
@@ -219,7 +228,7 @@ def inside():
             if time.monotonic() > until:
                 sys.exit(f"{probe} is not good: {ask(ports['metrics'], path)}")
             time.sleep(0.05)
-    owner = Path(f"/proc/{first.child.pid}/status").read_text()
+    owner = Path(f"/proc/{first.process()}/status").read_text()
     if f"Uid:\t{user}\t{user}" not in owner:
         sys.exit("it does not run as the user of the chart")
     client = [given["binary"]]
