@@ -9,6 +9,7 @@
 //!
 //! | floor | module | what it is |
 //! |---|---|---|
+//! | 0 | [`metrics`] | what a node counts: atomics, and the list of what they are called |
 //! | 0 | [`model`] | ids, seqs, events, headers, the JSON boundary |
 //! | 1 | [`codec`] | bytes: canonical events, the chain, frames of the journal, packed chunk rows |
 //! | 1 | [`replay`] | pure folds over events: surface, requests, repair, forks, history, traces |
@@ -16,6 +17,7 @@
 //! | 3 | [`service`] | sessions, the committer, reads, limits |
 //! | 3 | [`portable`] | session files of other harnesses |
 //! | 4 | [`rpc`] | gRPC: adapters, conversions, statuses, the client |
+//! | 4 | [`ops`] | what an operator sees: states, probes, metrics, traces |
 //! | 5 | [`cli`] | `quipu serve` and the operator's commands; the composition root |
 //!
 //! # Invariants, as absences
@@ -30,6 +32,7 @@
 //! - No queue is without a permit in front of it.
 
 // Floor 0.
+pub mod metrics;
 pub mod model;
 
 // Floor 1.
@@ -45,6 +48,9 @@ pub mod service;
 
 // Floor 4.
 pub mod rpc;
+
+// Floor 4, beside it: it looks at all the others, rpc too.
+pub mod ops;
 
 // Floor 5.
 pub mod cli;

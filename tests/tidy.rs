@@ -5,22 +5,31 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Each floor: what it may name of this crate, and which foreign crates only it may name.
-const FLOORS: [(&str, &[&str]); 8] = [
+const FLOORS: [(&str, &[&str]); 10] = [
+    // Atomics and their names: what any floor that does something may count into, without knowing who reads it.
+    ("metrics", &[]),
     ("model", &[]),
     ("codec", &["model"]),
     ("replay", &["model"]),
-    ("store", &["model", "codec"]),
-    ("service", &["model", "codec", "replay", "store"]),
-    ("portable", &["model", "codec", "replay", "store", "service"]),
-    ("rpc", &["model", "codec", "replay", "store", "service", "portable"]),
-    ("cli", &["model", "codec", "replay", "store", "service", "portable", "rpc"]),
+    ("store", &["metrics", "model", "codec"]),
+    ("service", &["metrics", "model", "codec", "replay", "store"]),
+    ("portable", &["metrics", "model", "codec", "replay", "store", "service"]),
+    ("rpc", &["metrics", "model", "codec", "replay", "store", "service", "portable"]),
+    // What an operator sees of a node: it looks at all of them, and none of them knows it.
+    ("ops", &["metrics", "model", "store", "service", "rpc"]),
+    ("cli", &["metrics", "model", "codec", "replay", "store", "service", "portable", "rpc", "ops"]),
 ];
 
 /// Foreign crates and the only places that may name them.
-const CRATES: [(&str, &[&str]); 8] = [
+const CRATES: [(&str, &[&str]); 13] = [
     ("sled", &["store/local/index.rs"]),
-    ("tonic", &["rpc/", "cli/"]),
+    ("tonic", &["rpc/", "ops/", "cli/"]),
     ("prost", &["rpc/"]),
+    ("axum", &["ops/"]),
+    ("ratatui", &["cli/watch/"]),
+    ("opentelemetry", &["ops/"]),
+    ("opentelemetry_sdk", &["ops/"]),
+    ("opentelemetry_proto", &["ops/"]),
     ("clap", &["cli/"]),
     ("anyhow", &["cli/"]),
     ("toml", &["cli/config.rs"]),
@@ -127,4 +136,65 @@ fn the_readme_lists_every_setting_with_its_default() {
         let row = format!("| `{}` | `{}` | {} |", setting.name, setting.show(&defaults), setting.help);
         assert!(readme.contains(&row), "README.md lacks the row\n{row}");
     }
+}
+
+/// The rows of a table of a document, by their first column.
+fn rows(path: &str) -> Vec<String> {
+    let text = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(path)).unwrap();
+    text.lines().filter(|line| line.starts_with("| `")).map(str::to_owned).collect()
+}
+
+#[test]
+fn the_documentation_lists_every_metric_and_no_other() {
+    use quipu::metrics::{CATALOG, Entry, Kind};
+    let row = |entry: &Entry| {
+        let kind = match entry.kind {
+            Kind::Counter => "counter",
+            Kind::Gauge => "gauge",
+            Kind::Histogram(_) => "histogram",
+        };
+        let labels: Vec<_> = entry.labels.iter().map(|label| format!("`{label}`")).collect();
+        format!("| `{}` | {kind} | {} | {} | {} |", entry.name, entry.unit, labels.join(", "), entry.help)
+    };
+    let wanted: Vec<String> = CATALOG.iter().map(row).collect();
+    assert_eq!(rows("docs/metrics.md"), wanted, "write this:\n{}", wanted.join("\n"));
+}
+
+/// Series names as a query names them.
+fn series() -> Vec<String> {
+    use quipu::metrics::{CATALOG, Kind};
+    let names = CATALOG.iter().flat_map(|entry| {
+        let suffixes: &[&str] = match entry.kind {
+            Kind::Counter => &["_total"],
+            Kind::Gauge => &[""],
+            Kind::Histogram(_) => &["_bucket", "_count", "_sum"],
+        };
+        suffixes.iter().map(move |suffix| format!("{}{suffix}", entry.name))
+    });
+    names.collect()
+}
+
+#[test]
+fn dashboard_and_alerts_and_runbooks_name_only_series_that_exist() {
+    let series = series();
+    for path in ["deploy/chart/files/dashboard.json", "deploy/chart/files/alerts.yaml", "docs/runbooks.md"] {
+        let text = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(path)).unwrap();
+        let words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+        let named: Vec<_> = words.filter(|word| word.starts_with("quipu_") || word.starts_with("process_")).collect();
+        assert!(named.len() > 5, "{path}");
+        for word in named {
+            // Prose may name a family of histograms.
+            let is_family = path.starts_with("docs/") && series.contains(&format!("{word}_count"));
+            assert!(is_family || series.iter().any(|name| name == word), "{path} names {word}");
+        }
+    }
+}
+
+#[test]
+fn every_alert_has_its_runbook_and_every_runbook_its_alert() {
+    let read = |path: &str| fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(path)).unwrap();
+    let (alerts, runbooks) = (read("deploy/chart/files/alerts.yaml"), read("docs/runbooks.md"));
+    let alerts: Vec<_> = alerts.lines().filter_map(|line| line.trim().strip_prefix("- alert: ")).collect();
+    let runbooks: Vec<_> = runbooks.lines().filter_map(|line| line.strip_prefix("## ")).collect();
+    assert_eq!(alerts, runbooks);
 }

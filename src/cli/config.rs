@@ -8,9 +8,10 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use super::kinds::{Bytes, address, format, list, path, plain, size, span, time, wide};
 use super::rules::{self, repeat};
 use crate::model::Limits;
-use crate::{rpc, service, store};
+use crate::{ops, rpc, service, store};
 
 /// Everything that `quipu serve` can be told.
 #[derive(Clone, Debug)]
@@ -29,6 +30,20 @@ pub struct Config {
     pub serving_loops: usize,
     /// Time that a shutdown may take.
     pub drain_timeout: Duration,
+    /// How long to wait for another process to let go of the data directory.
+    pub lock_wait: Duration,
+    /// Where probes and metrics are served, if anywhere.
+    pub metrics_listen: Option<SocketAddr>,
+    /// Where metrics and traces are sent; empty for nowhere.
+    pub otlp_endpoint: String,
+    /// Time between two pushes of metrics.
+    pub otlp_interval: Duration,
+    /// Share of the calls that are traced.
+    pub trace_share: f64,
+    /// Free space below which a person should look.
+    pub disk_free_warn: u64,
+    /// Free space below which nothing more is taken.
+    pub disk_free_min: u64,
     /// The service.
     pub service: service::Options,
     /// The engine.
@@ -66,6 +81,13 @@ impl Default for Config {
             log_format: LogFormat::Auto,
             serving_loops: 0,
             drain_timeout: Duration::from_secs(20),
+            lock_wait: Duration::from_secs(30),
+            metrics_listen: None,
+            otlp_endpoint: String::new(),
+            otlp_interval: Duration::from_secs(15),
+            trace_share: 0.01,
+            disk_free_warn: 1 << 30,
+            disk_free_min: 64 << 20,
             service: service::Options::default(),
             store: store::local::Options::default(),
             streams_max: 1024,
@@ -90,6 +112,12 @@ impl Config {
         }
     }
 
+    /// What goes to the collector.
+    pub fn otlp(&self) -> ops::otlp::Options {
+        let (endpoint, interval) = (self.otlp_endpoint.clone(), self.otlp_interval);
+        ops::otlp::Options { endpoint, interval, share: self.trace_share }
+    }
+
     /// What does not go together.
     fn problems(&self) -> Vec<String> {
         let mut problems = Vec::new();
@@ -100,6 +128,15 @@ impl Config {
                  set insecure = true if a network of your own protects this one",
                 self.listen
             ));
+        }
+        if !(0.0..=1.0).contains(&self.trace_share) {
+            problems.push("trace_share must be between 0 and 1".to_owned());
+        }
+        if !self.otlp_endpoint.is_empty() && !self.otlp_endpoint.starts_with("http://") {
+            problems.push(format!("otlp_endpoint = {:?} is not like http://collector:4317", self.otlp_endpoint));
+        }
+        if self.disk_free_min > self.disk_free_warn {
+            problems.push("disk_free_min must not be larger than disk_free_warn".to_owned());
         }
         if let Err(problem) = tracing_subscriber::EnvFilter::builder().parse(&self.log) {
             problems.push(format!("log = {:?}: {problem}", self.log));
@@ -181,7 +218,7 @@ macro_rules! setting {
 }
 
 /// All settings.
-pub const SETTINGS: [Setting; 27] = [
+pub const SETTINGS: [Setting; 34] = [
     setting!(listen, "ADDRESS:PORT", plain, listen, "where clients connect; port 0 picks a free one"),
     setting!(data_dir, "DIR", path, data_dir, "where the store lives; made if missing"),
     setting!(insecure, "true|false", plain, insecure, "allow a listen address that is not loopback"),
@@ -189,6 +226,19 @@ pub const SETTINGS: [Setting; 27] = [
     setting!(log_format, "auto|text|json", format, log_format, "how; auto is text on a terminal, JSON elsewhere"),
     setting!(serving_loops, "COUNT", plain, serving_loops, "single-threaded loops that serve; 0 is half the cores"),
     setting!(drain_timeout, "TIME", time, drain_timeout, "time that a shutdown may take"),
+    setting!(lock_wait, "TIME", span, lock_wait, "wait for another process to let go of data_dir; 0s refuses at once"),
+    setting!(
+        metrics_listen,
+        "ADDRESS:PORT",
+        address,
+        metrics_listen,
+        "where probes and metrics are served; empty for not"
+    ),
+    setting!(otlp_endpoint, "URL", plain, otlp_endpoint, "where metrics and traces are sent; empty for nowhere"),
+    setting!(otlp_interval, "TIME", time, otlp_interval, "time between two pushes of metrics"),
+    setting!(trace_share, "SHARE", plain, trace_share, "share of calls to trace, of those whose caller does not say"),
+    setting!(disk_free_warn, "SIZE", wide, disk_free_warn, "free space below which quipu_disk_low is 1; 0 for never"),
+    setting!(disk_free_min, "SIZE", wide, disk_free_min, "free space below which appends are refused; 0 for never"),
     setting!(event_bytes_max, "SIZE", size, service.limits.event_bytes_max, "largest data of one event, at most 64MiB"),
     setting!(batch_events_max, "COUNT", plain, service.limits.batch_events_max, "most events of one append"),
     setting!(batch_bytes_max, "SIZE", size, service.limits.batch_bytes_max, "most bytes of one append"),
@@ -222,125 +272,6 @@ pub const SETTINGS: [Setting; 27] = [
     setting!(retention_interval, "TIME|never", repeat, retention_interval, "how often the rules are applied by itself"),
     setting!(reserve_bytes, "SIZE", wide, store.reserve_bytes, "space kept back so that a full disk can be opened"),
 ];
-
-/// Values with `FromStr` and `Display`.
-mod plain {
-    pub(super) fn show(value: &impl ToString) -> String {
-        value.to_string()
-    }
-
-    pub(super) fn parse<T: std::str::FromStr<Err: std::fmt::Display>>(text: &str) -> Result<T, String> {
-        text.parse().map_err(|e: T::Err| e.to_string())
-    }
-}
-
-/// Names with commas between them.
-mod list {
-    pub(super) fn show(value: &[String]) -> String {
-        value.join(",")
-    }
-
-    pub(super) fn parse(text: &str) -> Result<Vec<String>, String> {
-        if text.is_empty() {
-            return Ok(Vec::new());
-        }
-        let name = |name: &str| match name.trim() {
-            "" => Err("has an empty name".to_owned()),
-            name => Ok(name.to_owned()),
-        };
-        text.split(',').map(name).collect()
-    }
-}
-
-mod path {
-    use std::path::{Path, PathBuf};
-
-    pub(super) fn show(value: &Path) -> String {
-        value.display().to_string()
-    }
-
-    pub(super) fn parse(text: &str) -> Result<PathBuf, String> {
-        if text.is_empty() { Err("is empty".to_owned()) } else { Ok(text.into()) }
-    }
-}
-
-#[allow(clippy::trivially_copy_pass_by_ref, reason = "all kinds of value share one signature")]
-mod format {
-    use super::LogFormat;
-
-    pub(super) fn show(value: &LogFormat) -> String {
-        format!("{value:?}").to_lowercase()
-    }
-
-    pub(super) fn parse(text: &str) -> Result<LogFormat, String> {
-        match text {
-            "auto" => Ok(LogFormat::Auto),
-            "text" => Ok(LogFormat::Text),
-            "json" => Ok(LogFormat::Json),
-            _ => Err("is none of auto, text, json".to_owned()),
-        }
-    }
-}
-
-/// Byte counts: `4096`, `64KiB`, `8MiB`, `1GiB`.
-#[allow(clippy::trivially_copy_pass_by_ref, reason = "all kinds of value share one signature")]
-mod wide {
-    const UNITS: [(&str, u64); 3] = [("KiB", 1 << 10), ("MiB", 1 << 20), ("GiB", 1 << 30)];
-
-    pub(super) fn show(value: &u64) -> String {
-        super::Bytes(*value).to_string()
-    }
-
-    pub(super) fn parse(text: &str) -> Result<u64, String> {
-        let unit = UNITS.iter().find_map(|(name, factor)| Some((text.strip_suffix(name)?, *factor)));
-        let (digits, factor) = unit.unwrap_or((text, 1));
-        let number: Option<u64> = digits.trim().parse().ok();
-        let bytes = number.and_then(|number| number.checked_mul(factor));
-        bytes.ok_or_else(|| "is not a size like 4096, 64KiB, 8MiB or 1GiB".to_owned())
-    }
-}
-
-#[allow(clippy::trivially_copy_pass_by_ref, reason = "all kinds of value share one signature")]
-mod size {
-    pub(super) fn show(value: &usize) -> String {
-        super::wide::show(&(*value as u64))
-    }
-
-    pub(super) fn parse(text: &str) -> Result<usize, String> {
-        super::wide::parse(text).and_then(|bytes| usize::try_from(bytes).map_err(|e| e.to_string()))
-    }
-}
-
-/// Times: `200ms`, `30s`, `5m`.
-mod time {
-    use std::time::Duration;
-
-    pub(super) fn show(value: &Duration) -> String {
-        if value.subsec_millis() == 0 { format!("{}s", value.as_secs()) } else { format!("{}ms", value.as_millis()) }
-    }
-
-    pub(super) fn parse(text: &str) -> Result<Duration, String> {
-        let units = [("ms", 1), ("s", 1000), ("m", 60_000)];
-        let unit =
-            units.iter().find_map(|(name, factor)| Some((text.strip_suffix(name)?.parse::<u64>().ok()?, factor)));
-        let millis = unit.and_then(|(number, factor)| number.checked_mul(*factor)).filter(|millis| *millis > 0);
-        millis.map(Duration::from_millis).ok_or_else(|| "is not a time like 200ms, 30s or 5m".to_owned())
-    }
-}
-
-/// A byte count in the largest unit that is exact.
-#[derive(Clone, Copy)]
-struct Bytes(u64);
-
-impl std::fmt::Display for Bytes {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let units = [("GiB", 30), ("MiB", 20), ("KiB", 10)];
-        match units.iter().find(|(_, shift)| self.0 >> shift > 0 && self.0.trailing_zeros() >= *shift) {
-            Some((unit, shift)) => write!(f, "{}{unit}", self.0 >> shift),
-            None => self.0.fmt(f),
-        }
-    }
-}
 
 /// Where values come from besides the defaults; tests pass their own.
 #[derive(Debug, Default)]

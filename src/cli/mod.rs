@@ -17,13 +17,17 @@ pub mod config;
 mod export;
 mod fork;
 mod import;
+mod keep;
+mod kinds;
 mod lines;
+mod opening;
 mod owner;
 mod rules;
 mod serve;
 mod space;
 mod text;
 mod view;
+mod watch;
 
 use std::io::Write as _;
 use std::path::PathBuf;
@@ -145,6 +149,15 @@ enum Command {
     /// The reason is kept in the session's record. The session is reserved for --holder until its lease ends, or free
     /// for the next host at once with --release.
     TakeOver(owner::TakeOverArgs),
+    /// Show what a node is doing, on one screen.
+    ///
+    /// Asks the node's port of probes and metrics (quipu serve --metrics-listen 127.0.0.1:9777). Counts are since its start.
+    /// The exit code is 1 when the node is not ready.
+    Status(watch::StatusArgs),
+    /// Watch a node: rates, latencies, room and refusals, every second.
+    ///
+    /// Asks the same port as status. q, Esc or Ctrl-C end it.
+    Top(watch::TopArgs),
     /// Print a completion script: quipu completions bash > /etc/bash_completion.d/quipu
     Completions {
         /// The shell.
@@ -228,6 +241,8 @@ pub fn main() -> ExitCode {
         Command::Trace(args) => run(view::trace(args)),
         Command::Lineage(args) => run(view::lineage(args)),
         Command::Stats(args) => run(view::stats(args)),
+        Command::Status(args) => watch::status(&args),
+        Command::Top(args) => watch::top(&args),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

@@ -13,18 +13,19 @@ use tokio_util::sync::CancellationToken;
 use tracing_subscriber::EnvFilter;
 
 use super::config::{self, Config, LogFormat, SETTINGS, Sources};
-use super::{ServeArgs, USAGE, text};
+use super::keep::Keeper;
+use super::{ServeArgs, USAGE, opening, text};
+use crate::ops::health::State;
+use crate::ops::otlp::Otlp;
+use crate::ops::{Node, probes};
 use crate::rpc::loops::{self, Loops};
+use crate::rpc::observe::Tracer;
 use crate::rpc::server::{self, Wire};
 use crate::service::{Error, Retention, Service};
-use crate::store::Health;
-use crate::store::local::LocalStore;
+use crate::store::local::{LocalStore, OpenError};
 
 const CANNOT_OPEN: u8 = 3;
 const INTERRUPTED: i32 = 130;
-/// How often unused sessions are looked for, and the health of the store.
-const SWEEP: Duration = Duration::from_secs(10);
-const WATCH: Duration = Duration::from_millis(500);
 
 /// Adds a flag for each setting.
 pub(super) fn with_settings(definition: clap::Command) -> clap::Command {
@@ -58,15 +59,12 @@ pub(super) fn serve(args: &ServeArgs, flags: &ArgMatches) -> ExitCode {
         eprintln!("quipu: log = {:?}: {problem}", config.log);
         return ExitCode::from(USAGE);
     }
-    let store = match LocalStore::open(&config.data_dir, config.store.clone()) {
-        Ok(store) => store,
-        Err(error) => {
-            tracing::error!(%error, dir = %config.data_dir.display(), "the store cannot be opened");
-            return ExitCode::from(CANNOT_OPEN);
-        }
-    };
-    match run(&config, store) {
+    match run(&config) {
         Ok(()) => ExitCode::SUCCESS,
+        Err(error) if error.is::<OpenError>() => {
+            tracing::error!(error = format!("{error:#}"), dir = %config.data_dir.display(), "the store cannot be opened");
+            ExitCode::from(CANNOT_OPEN)
+        }
         Err(error) => {
             tracing::error!(error = format!("{error:#}"), "the server failed");
             ExitCode::from(super::REFUSED)
@@ -102,19 +100,45 @@ fn start_logging(config: &Config) -> Result<(), tracing_subscriber::filter::Pars
     Ok(())
 }
 
-fn run(config: &Config, store: LocalStore) -> anyhow::Result<()> {
+fn run(config: &Config) -> anyhow::Result<()> {
+    let node = Arc::new(Node::default());
+    if let Some(listen) = config.metrics_listen {
+        let address = probes::start(listen, node.clone()).with_context(|| format!("metrics_listen = {listen}"))?;
+        tracing::info!(%address, "probes and metrics");
+    }
     // The control runtime: accepts, keeps house, listens to signals. Calls are served by the loops.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let served = runtime.block_on(node(config, Arc::new(store)));
+    let served = runtime.block_on(watched(config, &node));
     runtime.shutdown_timeout(Duration::from_secs(1));
     served
 }
 
-async fn node(config: &Config, store: Arc<LocalStore>) -> anyhow::Result<()> {
+/// Runs a node, traced if that is asked for. What it did last is sent, too.
+async fn watched(config: &Config, node: &Arc<Node>) -> anyhow::Result<()> {
     let mut signals = Signals::new()?;
+    let Some(store) = opening::open(config, node, &mut signals).await? else { return Ok(()) };
+    let otlp = (!config.otlp_endpoint.is_empty()).then(|| Otlp::start(config.otlp(), node)).transpose();
+    let otlp = otlp.map_err(|error| anyhow::anyhow!("otlp_endpoint = {}: {error}", config.otlp_endpoint))?;
+    let served = serve_until_told((config, node), store, otlp.as_ref().map(Otlp::tracer), &mut signals).await;
+    if let Some(otlp) = otlp {
+        otlp.finish();
+    }
+    served
+}
+
+async fn serve_until_told(
+    (config, node): (&Config, &Arc<Node>),
+    store: Arc<LocalStore>,
+    tracer: Option<Arc<dyn Tracer>>,
+    signals: &mut Signals,
+) -> anyhow::Result<()> {
     announce(config, &store);
-    let service = Service::new(store, config.service.clone());
-    let wire = Arc::new(Wire::new(config.wire()).await);
+    let service = Service::metered(store, config.service.clone(), node.metrics.clone());
+    // Set once, here.
+    drop(node.service.set(service.clone()));
+    let mut wire = Wire::new(config.wire()).await;
+    wire.tracer = tracer;
+    let wire = Arc::new(wire);
     let listener = loops::bind(config.listen).await.with_context(|| format!("listen = {}", config.listen))?;
     let address = listener.local_addr()?;
     // Half of the cores: a loop that leads a commit is often in the disk, and readers of the store need some.
@@ -122,7 +146,8 @@ async fn node(config: &Config, store: Arc<LocalStore>) -> anyhow::Result<()> {
     let count = if config.serving_loops == 0 { cores / 2 } else { config.serving_loops };
     let mut loops = Loops::start(count, &wire, &service)?;
     let end = CancellationToken::new();
-    let keeper = tokio::spawn(keep(service.clone(), wire.health.clone(), end.clone()));
+    let keeper = Keeper::new(config, (node.clone(), service.clone(), wire.health.clone()));
+    let keeper = tokio::spawn(keeper.keep(end.clone()));
     let retention = tokio::spawn(retain(service.clone(), config.retention_interval, end.clone()));
     tracing::info!(%address, "serving");
     tokio::select! {
@@ -130,6 +155,7 @@ async fn node(config: &Config, store: Arc<LocalStore>) -> anyhow::Result<()> {
         () = loops.accept(listener, config.connections_max, &service) => anyhow::bail!("nothing is accepted any more"),
     }
     tracing::info!("shutting down; a second signal ends at once");
+    node.health.set(State::Draining, "it is being shut down".to_owned());
     let down = async {
         // 1: say so, and refuse what would write. 2: end streams and wait for calls. 3: commit and close.
         server::serve_or_not(&wire.health, false).await;
@@ -180,26 +206,6 @@ fn announce(config: &Config, store: &LocalStore) {
     }
 }
 
-/// Keeps house: drops unused sessions, and says when the store takes no more writes.
-async fn keep(service: Service, health: tonic_health::server::HealthReporter, end: CancellationToken) {
-    let (mut sweep, mut watch) = (tokio::time::interval(SWEEP), tokio::time::interval(WATCH));
-    let mut was_writable = true;
-    loop {
-        tokio::select! {
-            () = end.cancelled() => return,
-            _ = sweep.tick() => service.sweep(),
-            _ = watch.tick() => {
-                let is_writable = service.health() == Health::Writable;
-                if is_writable != was_writable {
-                    tracing::warn!(is_writable, "health changed");
-                    server::serve_or_not(&health, is_writable).await;
-                    was_writable = is_writable;
-                }
-            }
-        }
-    }
-}
-
 /// Applies the rules of retention now and then.
 async fn retain(service: Service, every: Option<Duration>, end: CancellationToken) {
     let Some(every) = every else { return };
@@ -227,7 +233,7 @@ async fn retain_once(service: &Service, rule: Retention) -> Result<usize, Error>
     Ok(deleted)
 }
 
-struct Signals {
+pub(super) struct Signals {
     terminate: tokio::signal::unix::Signal,
     interrupt: tokio::signal::unix::Signal,
 }
@@ -237,7 +243,7 @@ impl Signals {
         Ok(Self { terminate: signal(SignalKind::terminate())?, interrupt: signal(SignalKind::interrupt())? })
     }
 
-    async fn next(&mut self) {
+    pub(super) async fn next(&mut self) {
         tokio::select! {
             _ = self.terminate.recv() => {}
             _ = self.interrupt.recv() => {}

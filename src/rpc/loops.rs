@@ -24,6 +24,7 @@ use tokio_util::sync::CancellationToken;
 use tonic::transport::server::{Connected, TcpConnectInfo};
 
 use super::server::Wire;
+use crate::metrics::Metrics;
 use crate::service::Service;
 
 /// The loops of a node.
@@ -70,7 +71,7 @@ impl Loops {
                 } => accepted,
             };
             match accepted {
-                (Ok(permit), Ok((stream, _))) => self.place(stream, permit, service.is_stalled()),
+                (Ok(permit), Ok((stream, _))) => self.place(stream, permit, service),
                 (_, Err(error)) => {
                     // Out of descriptors, or the peer was gone already. Neither ends the server.
                     tracing::warn!(%error, "a connection could not be accepted");
@@ -81,11 +82,14 @@ impl Loops {
         }
     }
 
-    fn place(&self, stream: TcpStream, permit: OwnedSemaphorePermit, is_stalled: bool) {
+    fn place(&self, stream: TcpStream, permit: OwnedSemaphorePermit, service: &Service) {
         let least = self.serving.iter().min_by_key(|serving| serving.count.load(Ordering::Relaxed));
-        let target = least.filter(|_| !is_stalled).unwrap_or(&self.standby);
+        let target = least.filter(|_| !service.is_stalled()).unwrap_or(&self.standby);
         target.count.fetch_add(1, Ordering::Relaxed);
-        let seat = Seat { count: target.count.clone(), _permit: permit };
+        let metrics = service.metrics().clone();
+        metrics.connections_accepted.inc();
+        metrics.connections.inc();
+        let seat = Seat { count: target.count.clone(), metrics, _permit: permit };
         // Answers must not wait for more of them. A socket that refuses is on its way out anyway.
         let stream = stream.set_nodelay(true).and_then(|()| stream.into_std());
         let placed = stream.map(|stream| target.connections.send((stream, seat)));
@@ -154,12 +158,14 @@ impl Loop {
 /// The place that a connection takes: one of its loop's, and one of the node's.
 struct Seat {
     count: Arc<AtomicUsize>,
+    metrics: Arc<Metrics>,
     _permit: OwnedSemaphorePermit,
 }
 
 impl Drop for Seat {
     fn drop(&mut self) {
         self.count.fetch_sub(1, Ordering::Relaxed);
+        self.metrics.connections.dec();
     }
 }
 

@@ -6,6 +6,7 @@
 
 pub mod client;
 pub mod loops;
+pub mod observe;
 pub mod server;
 
 mod admin;

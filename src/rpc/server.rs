@@ -1,5 +1,6 @@
 //! The listening side: services, limits of HTTP/2, health, reflection.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
@@ -8,11 +9,13 @@ use tonic::transport::Server;
 use tonic::transport::server::Router;
 use tonic_health::pb::health_server::HealthServer;
 use tonic_health::server::HealthReporter;
+use tower::layer::util::{Identity, Stack};
 
 use super::admin::Admin;
 use super::faces::Faces;
 use super::forks::Forks;
 use super::log::Log;
+use super::observe::{Observe, Tracer, services};
 use super::owners::Owners;
 use super::pb;
 use super::pb::admin_service_server::AdminServiceServer;
@@ -51,7 +54,12 @@ pub struct Wire {
     pub tasks: TaskTracker,
     /// Says whether this node serves.
     pub health: HealthReporter,
+    /// Traces calls, if anybody wants to know.
+    pub tracer: Option<Arc<dyn Tracer>>,
 }
+
+/// A router whose calls are all seen.
+pub type Seen = Router<Stack<Observe, Identity>>;
 
 impl Wire {
     /// A wire that says it serves.
@@ -60,11 +68,19 @@ impl Wire {
         serve_or_not(&health, true).await;
         let health_service =
             HealthServer::new(tonic_health::server::HealthService::from_health_reporter(health.clone()));
-        Self { options, health_service, stop: CancellationToken::new(), tasks: TaskTracker::new(), health }
+        Self {
+            options,
+            health_service,
+            stop: CancellationToken::new(),
+            tasks: TaskTracker::new(),
+            health,
+            tracer: None,
+        }
     }
 
     /// All services over one service. `Err` only for a broken descriptor, which is a defect of the build.
-    pub fn router(&self, service: Service) -> Result<Router, tonic_reflection::server::Error> {
+    pub fn router(&self, service: Service) -> Result<Seen, tonic_reflection::server::Error> {
+        let observe = Observe::new(service.metrics().clone(), self.tracer.clone());
         let options = &self.options;
         let log = Log { service: service.clone(), stop: self.stop.clone(), tasks: self.tasks.clone() };
         let log = LogServiceServer::new(log)
@@ -104,7 +120,7 @@ impl Wire {
         } else {
             (None, None)
         };
-        let router = server(options).add_service(log).add_service(sessions).add_service(views);
+        let router = server(options).layer(observe).add_service(log).add_service(sessions).add_service(views);
         let router = router.add_service(ForkServiceServer::new(forks)).add_service(AdminServiceServer::new(admin));
         let router = router.add_service(owners).add_service(faces).add_service(self.health_service.clone());
         Ok(router.add_optional_service(v1).add_optional_service(v1alpha))
@@ -124,22 +140,11 @@ fn server(options: &Options) -> Server {
         .http2_max_local_error_reset_streams(Some(256))
 }
 
-/// The names that health is asked for.
-const SERVICES: [&str; 8] = [
-    "",
-    "quipu.v1.LogService",
-    "quipu.v1.SessionService",
-    "quipu.v1.ViewService",
-    "quipu.v1.OwnerService",
-    "quipu.v1.FaceService",
-    "quipu.v1.ForkService",
-    "quipu.v1.AdminService",
-];
-
 /// Sets the health of the whole node and of its services.
 pub async fn serve_or_not(health: &HealthReporter, serves: bool) {
     let status = if serves { tonic_health::ServingStatus::Serving } else { tonic_health::ServingStatus::NotServing };
-    for name in SERVICES {
+    health.set_service_status("", status).await;
+    for name in services() {
         health.set_service_status(name, status).await;
     }
 }

@@ -135,6 +135,10 @@ impl Service {
         if append.epoch.is_some() {
             live.ownership.touch(Instant::now());
         }
+        let metrics = &self.inner.metrics;
+        metrics.append_events.add(u64::from(run.count));
+        metrics.append_bytes.add(arriving.bytes as u64);
+        reports.iter().for_each(|report| metrics.breaches.with(&[report.breach.rule()]).inc());
         let change = Change::Append { log: live.log, run };
         let appended =
             Appended { head: live.head(self.inner.store_id), level: append.level, deduplicated: false, reports };
@@ -169,6 +173,7 @@ impl Service {
             }
             (live.head(store_id), self.committer.submit(slot, None, permit))
         };
+        self.inner.metrics.append_repeated.inc();
         if append.level == AckLevel::Accepted {
             return Ok(Appended { head, level: AckLevel::Accepted, deduplicated: true, reports: Vec::new() });
         }

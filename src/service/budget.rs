@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 /// A number of units (bytes, streams) that are lent out and come back.
 #[derive(Clone, Debug)]
 pub(super) struct Budget {
+    limit: usize,
     left: Arc<AtomicUsize>,
 }
 
@@ -18,7 +19,17 @@ pub(super) struct Permit {
 
 impl Budget {
     pub(super) fn new(units: usize) -> Self {
-        Self { left: Arc::new(units.into()) }
+        Self { limit: units, left: Arc::new(units.into()) }
+    }
+
+    /// Units that can be lent at once.
+    pub(super) fn limit(&self) -> usize {
+        self.limit
+    }
+
+    /// Units on loan.
+    pub(super) fn used(&self) -> usize {
+        self.limit.saturating_sub(self.left.load(Ordering::Relaxed))
     }
 
     /// Lends units, or refuses at once: a caller never waits here.

@@ -11,7 +11,7 @@ use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, UNIX_EPOCH};
 
 use parking_lot::Mutex;
 use tokio::runtime::Handle;
@@ -21,6 +21,7 @@ use tokio_util::task::TaskTracker;
 
 use super::budget::Permit;
 use super::session::{Slot, State};
+use crate::metrics::{GroupSpan, Metrics, SpanRef};
 use crate::model::limit::HEADER_BYTES_MAX;
 use crate::store::{Change, Extent, Store};
 
@@ -54,6 +55,8 @@ struct Entry {
     is_barrier: bool,
     change: Option<Change>,
     answer: Option<Answer>,
+    /// The call that it belongs to, if that is traced.
+    span: Option<SpanRef>,
     _permit: Option<Permit>,
 }
 
@@ -81,6 +84,7 @@ pub(super) struct Committer {
 
 struct Shared {
     store: Arc<dyn Store>,
+    metrics: Arc<Metrics>,
     queue: Arc<Mutex<Queue>>,
     /// Who waits for the group that is being committed.
     waiting: Arc<Mutex<Vec<Answer>>>,
@@ -97,7 +101,11 @@ struct Shared {
 impl Committer {
     /// A committer on the current runtime. `window` is how long an accepted change may wait for company, `timeout`
     /// how long a waiter waits for a commit that has begun.
-    pub(super) fn new(store: Arc<dyn Store>, (window, timeout): (Duration, Duration), now_ms: fn() -> u64) -> Self {
+    pub(super) fn new(
+        (store, metrics): (Arc<dyn Store>, Arc<Metrics>),
+        (window, timeout): (Duration, Duration),
+        now_ms: fn() -> u64,
+    ) -> Self {
         let (queue, waiting, tasks) = (Arc::default(), Arc::default(), TaskTracker::new());
         let stalled = {
             let (queue, waiting) = (Arc::clone(&queue), Arc::clone(&waiting));
@@ -105,7 +113,7 @@ impl Committer {
         };
         let watchdog = Watchdog::start(timeout, stalled);
         let (closing, failed) = (CancellationToken::new(), AtomicBool::new(false));
-        let shared = Shared { store, queue, waiting, window, tasks, closing, watchdog, failed, now_ms };
+        let shared = Shared { store, metrics, queue, waiting, window, tasks, closing, watchdog, failed, now_ms };
         Self { shared: Arc::new(shared), leader: Handle::current() }
     }
 
@@ -116,7 +124,17 @@ impl Committer {
 
     /// Whether a commit has been waiting for the disk for long.
     pub(super) fn is_stalled(&self) -> bool {
-        self.shared.watchdog.took().is_some_and(|took| took > STALL)
+        self.age().is_some_and(|took| took > STALL)
+    }
+
+    /// How long the running commit has been going on.
+    pub(super) fn age(&self) -> Option<Duration> {
+        self.shared.watchdog.took()
+    }
+
+    /// Changes that wait for a group.
+    pub(super) fn queued(&self) -> usize {
+        self.shared.queue.lock().entries.len()
     }
 
     /// Queues a change that nobody waits for; it is written when the window closes, or with the next group.
@@ -124,7 +142,8 @@ impl Committer {
     /// Called with the slot locked, so that the order of the queue is the order of the log.
     pub(super) fn accept(&self, slot: &Arc<Slot>, change: Change, permit: Permit) {
         let slot = slot.clone();
-        let entry = Entry { slot, is_barrier: false, change: Some(change), answer: None, _permit: Some(permit) };
+        let span = SpanRef::current();
+        let entry = Entry { slot, is_barrier: false, change: Some(change), answer: None, span, _permit: Some(permit) };
         let mut queue = self.shared.queue.lock();
         queue.entries.push_back(entry);
         if !queue.running && !queue.armed {
@@ -147,7 +166,8 @@ impl Committer {
     pub(super) fn submit(&self, slot: &Arc<Slot>, change: Option<Change>, permit: Option<Permit>) -> Waiter {
         let (answer, waiter) = oneshot::channel();
         let is_barrier = change.is_none();
-        let entry = Entry { slot: slot.clone(), is_barrier, change, answer: Some(answer), _permit: permit };
+        let (slot, answer, span) = (slot.clone(), Some(answer), SpanRef::current());
+        let entry = Entry { slot, is_barrier, change, answer, span, _permit: permit };
         let mut queue = self.shared.queue.lock();
         queue.entries.push_back(entry);
         self.shared.start(&mut queue, &self.leader);
@@ -159,12 +179,15 @@ impl Committer {
     /// Called with the slot locked, so that the order of the queue is the order of the log.
     pub(super) fn submit_all(&self, slot: &Arc<Slot>, changes: Vec<Change>, permit: Option<Permit>) -> Waiter {
         let (answer, waiter) = oneshot::channel();
-        let change =
-            |change| Entry { slot: slot.clone(), is_barrier: false, change: Some(change), answer: None, _permit: None };
-        let barrier =
-            Entry { slot: slot.clone(), is_barrier: true, change: None, answer: Some(answer), _permit: permit };
+        let (slot, span) = (slot.clone(), SpanRef::current());
+        let changes = changes.into_iter().map(|change| {
+            let slot = slot.clone();
+            Entry { slot, is_barrier: false, change: Some(change), answer: None, span: None, _permit: None }
+        });
+        let changes: Vec<_> = changes.collect();
+        let barrier = Entry { slot, is_barrier: true, change: None, answer: Some(answer), span, _permit: permit };
         let mut queue = self.shared.queue.lock();
-        queue.entries.extend(changes.into_iter().map(change));
+        queue.entries.extend(changes);
         queue.entries.push_back(barrier);
         self.shared.start(&mut queue, &self.leader);
         waiter
@@ -196,6 +219,7 @@ impl Shared {
         while let Some(group) = self.next_group() {
             let (group, changes) = self.gather(group);
             let time_ms = (self.now_ms)();
+            let began = Instant::now();
             let (committed, changes) = if group.bytes < HAND_OVER_BYTES {
                 (self.store(&changes, time_ms), changes)
             } else {
@@ -204,6 +228,7 @@ impl Shared {
                 // The runtime went away before the group was written, or it never will be answered.
                 stored.unwrap_or((Err(Unknown::Failed), Vec::new()))
             };
+            self.measure(&group, (changes.len(), committed.is_ok()), (time_ms, began.elapsed()));
             self.finish(group, (committed, &changes), time_ms);
             // Lets the answers out, and everybody in who became ready meanwhile.
             tokio::task::yield_now().await;
@@ -239,6 +264,22 @@ impl Shared {
         let changes = group.entries.iter_mut().filter_map(|entry| entry.change.take());
         let changes: Vec<Change> = changes.collect();
         (group, changes)
+    }
+
+    /// Counts a group, and tells who asked for it which calls it carried.
+    fn measure(&self, group: &Group, (changes, is_stored): (usize, bool), (time_ms, took): (u64, Duration)) {
+        if changes > 0 {
+            self.metrics.commit_duration.record(took);
+            self.metrics.commit_changes.count(changes as u64);
+        }
+        if !is_stored {
+            self.metrics.commit_failures.inc();
+        }
+        let links = group.entries.iter().filter_map(|entry| entry.span);
+        if let Some(spans) = self.metrics.spans.get().filter(|_| links.clone().next().is_some()) {
+            let (links, began) = (links.collect(), UNIX_EPOCH + Duration::from_millis(time_ms));
+            spans.committed(GroupSpan { links, began, took, changes, bytes: group.bytes, is_stored });
+        }
     }
 
     /// Moves the durable marks, and answers everybody.

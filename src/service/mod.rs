@@ -33,6 +33,7 @@ use self::ownership::Act;
 use self::session::{Live, Slot, State};
 use self::slots::Slots;
 use crate::codec::{Chain, Summary};
+use crate::metrics::Metrics;
 use crate::model::{Header, Incarnation, Limits, Owner, Profile, Seq, SessionKey};
 use crate::store::{Birth, Change, Health, ListCursor, ListFilter, Store, StoreError};
 
@@ -137,6 +138,7 @@ struct Inner {
     store: Arc<dyn Store>,
     store_id: [u8; 16],
     options: Options,
+    metrics: Arc<Metrics>,
     slots: Slots,
     appends: Budget,
     calls: Budget,
@@ -144,6 +146,8 @@ struct Inner {
     draining: AtomicBool,
     /// Held by whoever purges.
     purging: Arc<tokio::sync::Mutex<()>>,
+    /// The volume is nearly full: nothing is taken that needs more of it.
+    crammed: AtomicBool,
     /// See [`Options::log_only_types`].
     log_only: Arc<[String]>,
 }
@@ -168,8 +172,13 @@ fn now_ms() -> u64 {
 impl Service {
     /// A service over an engine, on the current runtime.
     pub fn new(store: Arc<dyn Store>, options: Options) -> Self {
+        Self::metered(store, options, Arc::default())
+    }
+
+    /// The same, counting into the metrics of the node.
+    pub fn metered(store: Arc<dyn Store>, options: Options, metrics: Arc<Metrics>) -> Self {
         let waits = (options.accept_window, options.commit_timeout);
-        let committer = Committer::new(store.clone(), waits, now_ms);
+        let committer = Committer::new((store.clone(), metrics.clone()), waits, now_ms);
         let inner = Inner {
             store_id: store.id(),
             slots: Slots::new(store.clone(), options.idle_sessions_max),
@@ -178,6 +187,8 @@ impl Service {
             reads: Budget::new(options.reads_max),
             draining: AtomicBool::new(false),
             purging: Arc::default(),
+            crammed: AtomicBool::new(false),
+            metrics,
             log_only: options.log_only_types.clone().into(),
             store,
             options,
@@ -194,6 +205,34 @@ impl Service {
     /// Whether the disk takes long for the running commit.
     pub fn is_stalled(&self) -> bool {
         self.committer.is_stalled()
+    }
+
+    /// How long the running commit has been waiting for the disk, if one runs.
+    pub fn commit_age(&self) -> Option<Duration> {
+        self.committer.age()
+    }
+
+    /// What this service counts.
+    pub fn metrics(&self) -> &Arc<Metrics> {
+        &self.inner.metrics
+    }
+
+    /// Brings the gauges up to date that nobody moves in passing.
+    pub fn measure(&self) {
+        let (inner, metrics) = (&self.inner, &self.inner.metrics);
+        let budgets = [("append_bytes", &inner.appends), ("calls", &inner.calls), ("reads", &inner.reads)];
+        for (name, budget) in budgets {
+            metrics.budget_used.with(&[name]).set(budget.used() as f64);
+            metrics.budget_limit.with(&[name]).set(budget.limit() as f64);
+        }
+        metrics.sessions_in_memory.set(inner.slots.len() as f64);
+        metrics.commit_queue.set(self.committer.queued() as f64);
+        metrics.commit_age.set(self.committer.age().unwrap_or_default().as_secs_f64());
+    }
+
+    /// Says whether the volume is so full that nothing more may be taken. It is asked for by whoever watches the disk.
+    pub fn set_crammed(&self, is_crammed: bool) {
+        self.inner.crammed.store(is_crammed, Ordering::Relaxed);
     }
 
     /// Creates a session, durably; says whether the very same session was there already. Without a creation time in
@@ -241,6 +280,9 @@ impl Service {
             }
         };
         durable(waiter).await?;
+        if !existed {
+            self.inner.metrics.sessions_created.inc();
+        }
         // The commit decided when the log last changed; what is answered now is what a look at it will show.
         let state = slot.state.lock();
         let settled = live_as(&state, session.birth.incarnation).map(|live| live.session(self.inner.store_id));
@@ -303,7 +345,9 @@ impl Service {
                 (head, self.committer.submit(&slot, Some(change), permit))
             })
         };
-        self.settled(&slot, queued).await
+        let head = self.settled(&slot, queued).await?;
+        self.inner.metrics.sessions_deleted.inc();
+        Ok(head)
     }
 
     /// Waits until everything that was accepted before is durable. Refused with an epoch that is not the current one.
@@ -332,6 +376,9 @@ impl Service {
     pub fn health(&self) -> Health {
         match self.inner.store.health() {
             Health::Writable if self.committer.has_failed() => Health::Poisoned("a commit failed".into()),
+            Health::Writable if self.inner.crammed.load(Ordering::Relaxed) => {
+                Health::Full("less than disk_free_min is free".into())
+            }
             health => health,
         }
     }

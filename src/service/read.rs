@@ -6,6 +6,7 @@ use super::budget::Permit;
 use super::session::Slot;
 use super::{Append, Error, Fact, Head, Reason, Service, Session, blocking, error, live};
 use crate::codec::{Chain, event};
+use crate::metrics::Metrics;
 use crate::model::{Event, Incarnation, Seq, SessionKey};
 use crate::store::{Damage, LogId, Run, Store};
 
@@ -30,6 +31,7 @@ pub struct Reading {
     end: Seq,
     damage: Option<Damage>,
     ahead: std::collections::VecDeque<Event>,
+    metrics: Arc<Metrics>,
     _permit: Permit,
 }
 
@@ -54,7 +56,8 @@ impl Service {
             blocking(move || chain_before(&*store, log, from)).await??
         };
         let ahead = std::collections::VecDeque::new();
-        Ok(Reading { session, chain_before, store, log, next: from, end, damage, ahead, _permit: permit })
+        let metrics = self.inner.metrics.clone();
+        Ok(Reading { session, chain_before, store, log, next: from, end, damage, ahead, metrics, _permit: permit })
     }
 
     /// The first seq at which a batch differs from what is accepted; `None` when all of it is there.
@@ -151,6 +154,8 @@ impl Reading {
         let ahead = bytes_max.saturating_mul(4).min(AHEAD_BYTES_MAX);
         let events = blocking(move || load(&*store, log, (from, end), ahead)).await?;
         let events = events.map_err(|error| corrupt_at_least(error, self.next))?;
+        self.metrics.read_events.add(events.len() as u64);
+        self.metrics.read_bytes.add(events.iter().map(|event| event.body.data.len() as u64).sum());
         match events.last() {
             Some(last) => self.next = Seq::saturating(last.seq.get() + 1),
             // The store says there is less than was acknowledged.

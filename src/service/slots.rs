@@ -79,6 +79,11 @@ impl Slots {
         slot
     }
 
+    /// Names that are held in memory.
+    pub(super) fn len(&self) -> usize {
+        self.by_name.lock().len()
+    }
+
     /// Drops slots that were idle for a while.
     pub(super) fn sweep(&self) {
         let tick = self.tick.fetch_add(1, Ordering::Relaxed);

@@ -28,6 +28,7 @@ mod faces;
 mod forks;
 mod kill;
 mod limits;
+mod ops;
 mod owners;
 mod persistence;
 mod power;

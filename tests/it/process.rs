@@ -122,7 +122,7 @@ fn a_second_server_on_the_same_directory_is_refused_with_3_and_told_who_holds_it
     run(async {
         let dir = tempfile::tempdir().unwrap();
         let first = Process::start(dir.path(), &[]);
-        let mut second = Process::spawn(dir.path(), &[]);
+        let mut second = Process::spawn(dir.path(), &["--lock-wait", "0s"]);
         assert_eq!(second.wait().code(), Some(3));
         let log = second.log();
         assert!(log.contains(&format!("process {}", first.id())), "{log}");

@@ -45,7 +45,9 @@ impl DataDir {
             Err(TryLockError::Error(e)) => return Err(e.into()),
         }
         // Best effort: the text only helps a person, and a full disk must not keep the store closed.
-        let text = format!("process {}\n", std::process::id());
+        // In containers the number says little without the host, which is the name of the pod.
+        let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+        let text = format!("process {} on {host}\n", std::process::id());
         drop(
             lock.set_len(0).and_then(|()| lock.seek(SeekFrom::Start(0))).and_then(|_| lock.write_all(text.as_bytes())),
         );

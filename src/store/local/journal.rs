@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Instant;
 
 use parking_lot::{Condvar, Mutex};
 
@@ -14,6 +15,7 @@ use crate::codec::frame::{
     SECTOR, SEGMENT_HEADER_BYTES, SegmentHeader,
 };
 use crate::codec::ownership;
+use crate::metrics::Metrics;
 use crate::model::Seq;
 use crate::store::{Change, StoreError};
 
@@ -41,12 +43,18 @@ pub(super) struct Journal {
     cursor: Cursor,
     buffer: Vec<u8>,
     spares: Arc<Spares>,
+    metrics: Arc<Metrics>,
 }
 
 impl Journal {
     /// Goes on at `cursor` in `current`.
-    pub(super) fn new(store: [u8; 16], current: Arc<Segment>, cursor: Cursor, spares: Arc<Spares>) -> Self {
-        Self { store, current, cursor, buffer: Vec::new(), spares }
+    pub(super) fn new(
+        store: [u8; 16],
+        (current, cursor): (Arc<Segment>, Cursor),
+        spares: Arc<Spares>,
+        metrics: Arc<Metrics>,
+    ) -> Self {
+        Self { store, current, cursor, buffer: Vec::new(), spares, metrics }
     }
 
     /// Where the next group goes.
@@ -79,9 +87,12 @@ impl Journal {
         // the group is zero already.
         let end = (self.cursor.offset + bytes).next_multiple_of(PAGE).min(self.current.declared_bytes);
         self.buffer.resize((end - self.cursor.offset) as usize, 0);
+        let began = Instant::now();
         self.current
             .write_durably(self.cursor.offset, &self.buffer)
             .map_err(|e| StoreError::Poisoned(format!("journal segment {}: {e}", self.cursor.segment).into()))?;
+        self.metrics.sync_duration.record(began.elapsed());
+        self.metrics.journal_bytes.add(bytes);
         for (_, place) in &mut written {
             place.segment = self.cursor.segment;
             place.offset += self.cursor.offset;

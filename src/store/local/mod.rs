@@ -29,7 +29,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex, RwLock};
 
@@ -44,6 +44,7 @@ use super::{
     StoreError,
 };
 use crate::codec::frame::{SEGMENT_HEADER_BYTES, SegmentHeader};
+use crate::metrics::Metrics;
 use crate::model::{Seq, SessionKey};
 
 /// How a local store behaves.
@@ -139,6 +140,7 @@ struct Shared {
     dir: DataDir,
     id: [u8; 16],
     options: Options,
+    metrics: Arc<Metrics>,
     journal: Mutex<Journal>,
     view: RwLock<View>,
     segments: Mutex<HashMap<u64, Arc<Segment>>>,
@@ -169,6 +171,11 @@ struct Wake {
 impl LocalStore {
     /// Opens the store in `root`, making it if there is none.
     pub fn open(root: &Path, options: Options) -> Result<Self, OpenError> {
+        Self::open_metered(root, options, Arc::default())
+    }
+
+    /// The same, counting into the metrics of the node.
+    pub fn open_metered(root: &Path, options: Options, metrics: Arc<Metrics>) -> Result<Self, OpenError> {
         let dir = DataDir::take(root)?;
         let numbers = segment::numbers(&dir.journal())?;
         let id = dir.identity(!numbers.is_empty())?;
@@ -186,7 +193,7 @@ impl LocalStore {
         dir.keep_reserve(options.reserve_bytes);
         let next_log = table.log_max + 1;
         let shared = Arc::new(Shared {
-            journal: Mutex::new(Journal::new(id, current, cursor, spares.clone())),
+            journal: Mutex::new(Journal::new(id, (current, cursor), spares.clone(), metrics.clone())),
             view: RwLock::new(View { table: Table { cursor, ..table }, frozen: None, index: Some(Arc::new(index)) }),
             segments: Mutex::default(),
             spares,
@@ -200,7 +207,9 @@ impl LocalStore {
             dir,
             id,
             options,
+            metrics,
         });
+        shared.count(&recovery);
         let threads = start_threads(&shared)?;
         Ok(Self { shared, threads: Mutex::new(threads), recovery })
     }
@@ -239,6 +248,13 @@ fn start_threads(shared: &Arc<Shared>) -> io::Result<Vec<JoinHandle<()>>> {
 }
 
 impl Shared {
+    fn count(&self, recovery: &Recovery) {
+        self.metrics.replayed.add(recovery.replayed);
+        self.metrics.torn_bytes.add(recovery.torn_bytes);
+        self.metrics.damaged_places.add(recovery.damaged_places);
+        self.metrics.index_rebuilds.add(u64::from(recovery.rebuilt.is_some()));
+    }
+
     fn poison(&self, reason: &Arc<str>) {
         let mut poisoned = self.poisoned.write();
         if poisoned.is_none() {
@@ -282,6 +298,7 @@ impl Shared {
                 let mut view = self.view.write();
                 *view = View { table, frozen: None, index: Some(Arc::new(index)) };
                 self.rebuilds.fetch_add(1, Ordering::Relaxed);
+                self.metrics.index_rebuilds.inc();
                 tracing::warn!("the index was built anew from the journal");
                 Ok(())
             }
@@ -330,8 +347,12 @@ impl Shared {
             self.freezes.fetch_add(1, Ordering::Relaxed);
             (frozen, index)
         };
+        let began = Instant::now();
         match index.write(&frozen) {
-            Ok(()) => self.view.write().frozen = None,
+            Ok(()) => {
+                self.metrics.checkpoint_duration.record(began.elapsed());
+                self.view.write().frozen = None;
+            }
             Err(broken) => {
                 tracing::error!(%broken, "the index takes no checkpoint");
                 self.ask_for_rebuild(self.rebuilds.load(Ordering::Relaxed));

@@ -85,6 +85,13 @@ impl Volume {
         run(&python(), &["-c", script, self.root().to_str().unwrap_or_default()]).unwrap();
     }
 
+    /// Turns read-only under its users, as the kernel does after an error of the disk.
+    pub fn turn_read_only(&self) {
+        // An emergency remount, which does not mind files that are open for writing.
+        let root = self.root();
+        run("mount", &["-o", "remount,abort", root.to_str().unwrap_or_default()]).unwrap();
+    }
+
     /// The power goes while `process` works, and comes back without it. `end` kills the process and reaps it.
     pub fn cut(&mut self, process: u32, end: impl FnOnce()) {
         signal(process, "STOP");

@@ -46,7 +46,8 @@ fn failing(dir: &Path, fails: (usize, usize)) -> (LocalStore, Arc<AtomicUsize>, 
     let device = Failing { file, writes: writes.clone(), syncs: syncs.clone(), fails };
     let segment = Arc::new(Segment::on(1, SEGMENT_BYTES, Box::new(device)));
     let cursor = store.shared.journal.lock().cursor();
-    *store.shared.journal.lock() = Journal::new(store.id(), segment, cursor, store.shared.spares.clone());
+    *store.shared.journal.lock() =
+        Journal::new(store.id(), (segment, cursor), store.shared.spares.clone(), Arc::default());
     (store, writes, syncs)
 }
 
