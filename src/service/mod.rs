@@ -13,7 +13,9 @@ mod error;
 mod face;
 mod fold;
 mod fork;
+mod head;
 mod note;
+mod options;
 mod owner;
 mod ownership;
 mod purge;
@@ -32,9 +34,8 @@ use self::committer::{Committer, Unknown, Waiter};
 use self::ownership::Act;
 use self::session::{Live, Slot, State};
 use self::slots::Slots;
-use crate::codec::{Chain, Summary};
 use crate::metrics::Metrics;
-use crate::model::{Header, Incarnation, Limits, Owner, Profile, Seq, SessionKey};
+use crate::model::{Header, Incarnation, Profile, SessionKey};
 use crate::store::{Birth, Change, Health, ListCursor, ListFilter, Store, StoreError};
 
 pub use self::append::{AckLevel, Append, Appended};
@@ -43,6 +44,8 @@ pub use self::error::{Error, Fact, Reason};
 pub use self::face::{Inspected, Loaded, Repair, Repaired};
 pub use self::fold::TailState;
 pub use self::fork::{Fork, Forked, Preset};
+pub use self::head::{Head, Session};
+pub use self::options::Options;
 pub use self::owner::{Prepare, Prepared, check_ttl};
 pub use self::ownership::{Claim, Holding};
 pub use self::purge::{Purged, Purging, Usage};
@@ -52,80 +55,6 @@ pub use self::view::{
     Ask, Assembled, Basis, Conversation, Family, History, Hold, PageOf, Reconstructed, RecordQuery, Relative,
     Statistics,
 };
-
-/// Where a log stands.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Head {
-    /// The seq that the next event gets.
-    pub next_seq: Seq,
-    /// Everything below is on stable storage.
-    pub durable_next_seq: Seq,
-    /// Changes with every append, never with a read; equal for equal logs of one store only.
-    pub revision: [u8; 16],
-    /// The chain through `next_seq - 1`.
-    pub chain: Chain,
-    /// Which life of the name.
-    pub incarnation: Incarnation,
-    /// When the log last changed durably, by this node's clock.
-    pub updated_ms: u64,
-    /// What stands open at the end, if the log was folded.
-    pub tail: Option<TailState>,
-    /// Who owns the session.
-    pub owner: Option<Holding>,
-}
-
-/// A session without its events.
-#[derive(Clone, Debug)]
-pub struct Session {
-    /// Name, incarnation, profile, header.
-    pub birth: Arc<Birth>,
-    /// Where the log stands.
-    pub head: Head,
-    /// What a list shows of it.
-    pub summary: Summary,
-    /// Events below are shared with other logs by reference.
-    pub shared_until: Seq,
-    /// How many live sessions share events of it; `None` where nobody asked.
-    pub forks: Option<u64>,
-    /// Its ownership as it is stored, also when the last owner gave it back.
-    pub owner: Option<Arc<Owner>>,
-}
-
-/// How the service behaves.
-#[derive(Clone, Debug)]
-pub struct Options {
-    /// Limits of an append.
-    pub limits: Limits,
-    /// Bytes of appends that may wait at once.
-    pub append_budget_bytes: usize,
-    /// Reads that may run at once.
-    pub reads_max: usize,
-    /// How long an accepted change may wait for company before it is written.
-    pub accept_window: Duration,
-    /// How long an append waits for the disk before its outcome is called unknown.
-    pub commit_timeout: Duration,
-    /// Sessions kept in memory although nobody uses them.
-    pub idle_sessions_max: usize,
-    /// Unknown event types that contribute nothing to any view.
-    pub log_only_types: Vec<String>,
-    /// How long the sessions of a namespace are kept.
-    pub retention: Vec<Retention>,
-}
-
-impl Default for Options {
-    fn default() -> Self {
-        Self {
-            limits: Limits::default(),
-            append_budget_bytes: 64 << 20,
-            reads_max: 256,
-            accept_window: Duration::from_millis(200),
-            commit_timeout: Duration::from_secs(30),
-            idle_sessions_max: 10_000,
-            log_only_types: Vec::new(),
-            retention: Vec::new(),
-        }
-    }
-}
 
 /// The service; cheap to clone.
 #[derive(Clone)]
