@@ -177,12 +177,13 @@ fn a_killed_server_leaves_at_most_one_interval_to_be_folded() {
         let next = fill(&service, 200).await;
         // The service had no time to say good-bye; what it noted on the way is in the index by the last checkpoint.
         store.close();
-        let held = Arc::downgrade(&store);
+        let inner = store.inner();
         drop((store, service));
-        // Tasks of the service may still be on their way out.
-        while held.strong_count() > 0 {
+        // Tasks of the service may still be on their way out; the last to let go of the directory is this one.
+        while Arc::strong_count(&inner) > 1 {
             tokio::task::yield_now().await;
         }
+        drop(inner);
         let (store, service) = serve(dir.path(), &[], 100);
         service.latest_header(&ask()).await.unwrap();
         let read = store.take();
@@ -222,12 +223,13 @@ fn a_note_that_is_not_about_the_log_is_passed_over() {
         let log = store.find(&key()).unwrap().unwrap().session.log;
         let good = store.noted(log).expect("the service left one");
         store.close();
-        let held = Arc::downgrade(&store);
+        let inner = store.inner();
         drop((store, service));
-        // Tasks of the service may still be on their way out.
-        while held.strong_count() > 0 {
+        // Tasks of the service may still be on their way out; the last to let go of the directory is this one.
+        while Arc::strong_count(&inner) > 1 {
             tokio::task::yield_now().await;
         }
+        drop(inner);
         let other_chain = quipu::codec::Chain([7; 32]);
         let seq = |n| Seq::new(n).unwrap();
         let bad = [

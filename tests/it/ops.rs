@@ -504,7 +504,8 @@ async fn host(address: Arc<Mutex<String>>, end: Arc<std::sync::atomic::AtomicBoo
                 since = Instant::now();
             }
             Err(status) => {
-                let is_retryable = matches!(status.code(), Code::Unavailable | Code::Cancelled | Code::Unknown);
+                let is_retryable = matches!(status.code(), Code::Unavailable | Code::Cancelled | Code::Unknown)
+                    || std::error::Error::source(&status).is_some_and(|cause| cause.is::<tonic::transport::Error>());
                 assert!(is_retryable, "{id} at {seq}: {status:?}");
                 client = None;
             }

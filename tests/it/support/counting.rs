@@ -16,6 +16,11 @@ impl CountingStore {
         Self { inner, read: AtomicU64::new(0) }
     }
 
+    /// The engine that is counted.
+    pub fn inner(&self) -> Arc<dyn Store> {
+        self.inner.clone()
+    }
+
     /// Events read since the last call.
     pub fn take(&self) -> u64 {
         self.read.swap(0, Ordering::Relaxed)
