@@ -61,6 +61,11 @@ impl CutSearch {
         self.outcome.is_none()
     }
 
+    /// Whether it stopped at the end of a turn.
+    pub fn has_met_a_turns_end(&self) -> bool {
+        self.outcome == Some(Ok(()))
+    }
+
     /// The cut, once no more events are wanted or none are left.
     pub fn cut(&self) -> Result<Cut, ForkError> {
         match (self.outcome, self.at, self.found.boundary()) {

@@ -7,15 +7,14 @@
 use std::sync::Arc;
 
 use super::read::chain_before;
+use super::session::Live;
 use super::view::Log;
 use super::{Error, Fact, Reason};
 use crate::codec::summary::{Noted, Turns};
 use crate::codec::{Chain, Summary, event};
-use crate::model::json;
 use crate::model::{Event, Seq};
-use crate::replay::Ordinal;
+use crate::replay::cut::{CutAt, CutSearch};
 use crate::replay::fork::{AnchorSearch, Cut, ForkAt, ForkError};
-use crate::replay::vocabulary::{END_SEED, TURN_END, TURN_START};
 use crate::store::{LogId, Run, Store};
 
 /// Events looked at for a title or preset before a boundary, when the latest one comes after it.
@@ -25,11 +24,11 @@ const NOTED_EVENTS_MAX: usize = 1024;
 pub(super) struct Accepted {
     pub(super) store: Arc<dyn Store>,
     pub(super) log: LogId,
-    pub(super) end: (Seq, Chain),
-    pub(super) durable: (Seq, Chain),
+    end: (Seq, Chain),
+    durable: (Seq, Chain),
     /// From the durable end on.
-    pub(super) pending: Vec<Run>,
-    pub(super) summary: Summary,
+    pending: Vec<Run>,
+    summary: Summary,
 }
 
 /// A boundary and what is known there.
@@ -41,6 +40,18 @@ pub(super) struct Boundary {
 }
 
 impl Accepted {
+    /// What was accepted of a session.
+    pub(super) fn of(live: &Live, store: &Arc<dyn Store>) -> Self {
+        Self {
+            store: store.clone(),
+            log: live.log,
+            end: (live.next_seq, live.chain),
+            durable: (live.durable_next_seq, live.durable_chain),
+            pending: live.pending.iter().cloned().collect(),
+            summary: (*live.summary).clone(),
+        }
+    }
+
     /// The boundary that is meant.
     pub(super) fn boundary(&self, at: ForkAt) -> Result<Boundary, Error> {
         let (cut, turns) = self.cut(at)?;
@@ -52,7 +63,7 @@ impl Accepted {
         Ok(Boundary { cut, chain, summary })
     }
 
-    fn cut(&self, at: ForkAt) -> Result<(Cut, Turns), Error> {
+    pub(super) fn cut(&self, at: ForkAt) -> Result<(Cut, Turns), Error> {
         let end = self.end.0;
         match at {
             ForkAt::Inclusive(boundary) if boundary >= end => {
@@ -73,46 +84,29 @@ impl Accepted {
 
     /// The cut at `end`, unless a turn is open there.
     fn outside_a_turn(&self, end: Seq) -> Result<(Cut, Turns), Error> {
-        let (mut is_marked, mut turns, mut open) = (None, Turns::None, None);
         if end == self.end.0 && self.summary.turns != Turns::Open {
             return Ok((Cut { seed_length: end, is_marked: self.summary.is_marked }, self.summary.turns));
         }
-        self.backward(end, |event| {
-            is_marked.get_or_insert(&*event.body.kind == END_SEED);
-            match &*event.body.kind {
-                TURN_START => open = Some(turn(event)),
-                TURN_END => turns = Turns::Closed,
-                _ => {}
-            }
-            Ok(open.is_none() && turns == Turns::None && self.summary.turns != Turns::None)
-        })?;
-        match (open, end.get().checked_sub(1).and_then(Seq::new)) {
-            (Some(turn), Some(boundary)) => Err(refused(ForkError::OpenTurn { boundary, turn })),
-            _ => Ok((Cut { seed_length: end, is_marked: is_marked.unwrap_or(false) }, turns)),
-        }
+        let search = self.search(CutAt::End, end)?;
+        let turns = if search.has_met_a_turns_end() { Turns::Closed } else { Turns::None };
+        Ok((search.cut().map_err(refused)?, turns))
     }
 
     /// The cut after the last completed turn and what follows it up to the next.
     fn last_turn(&self) -> Result<Cut, Error> {
-        let (mut seed_length, mut is_marked, mut is_completed) = (self.end.0, None, false);
+        let seed_length = self.end.0;
         match self.summary.turns {
-            Turns::None => return Err(refused(ForkError::NoCompletedTurn)),
-            Turns::Closed => return Ok(Cut { seed_length, is_marked: self.summary.is_marked }),
-            Turns::Open => {}
+            Turns::None => Err(refused(ForkError::NoCompletedTurn)),
+            Turns::Closed => Ok(Cut { seed_length, is_marked: self.summary.is_marked }),
+            Turns::Open => self.search(CutAt::LastTurn, seed_length)?.cut().map_err(refused),
         }
-        self.backward(seed_length, |event| {
-            if &*event.body.kind == TURN_START {
-                (seed_length, is_marked) = (event.seq, None);
-                return Ok(true);
-            }
-            is_marked.get_or_insert(&*event.body.kind == END_SEED);
-            is_completed = &*event.body.kind == TURN_END;
-            Ok(!is_completed)
-        })?;
-        if !is_completed {
-            return Err(refused(ForkError::NoCompletedTurn));
-        }
-        Ok(Cut { seed_length, is_marked: is_marked.unwrap_or(false) })
+    }
+
+    fn search(&self, at: CutAt, end: Seq) -> Result<CutSearch, Error> {
+        let mut search = CutSearch::new(at, end);
+        // Where there is no turn at all the newest event says everything.
+        self.backward(end, |event| Ok(search.apply(event) && self.summary.turns != Turns::None))?;
+        Ok(search)
     }
 
     /// The chain before an event.
@@ -123,13 +117,9 @@ impl Accepted {
         if seq < self.durable.0 {
             return chain_before(&*self.store, self.log, seq);
         }
-        let (mut chain, mut encoded) = (self.durable.1, Vec::new());
+        let mut chain = self.durable.1;
         for run in &self.pending {
-            for event in run.decode()?.into_iter().take_while(|event| event.seq < seq) {
-                encoded.clear();
-                event::encode(event.seq, &event.body, &mut encoded);
-                chain = chain.next(&encoded);
-            }
+            chain = run.chain_at(chain, seq)?;
         }
         Ok(chain)
     }
@@ -187,11 +177,6 @@ impl Accepted {
         }
         self.stored().backward(before, each)
     }
-}
-
-fn turn(event: &Event) -> Ordinal {
-    let doc = json::parse(&event.body.data).ok();
-    Ordinal::read(doc.as_ref().map(json::Doc::root), "turn")
 }
 
 /// The refusal of a boundary.

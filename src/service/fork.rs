@@ -16,7 +16,7 @@ use super::session::{Live, Slot, State};
 use super::{Error, Reason, Service, Session, blocking, durable, live, live_as, now_ms};
 use crate::codec::{Chain, Summary, event, graft};
 use crate::model::{Event, Header, Incarnation, Seq, SessionId, SessionKey};
-use crate::replay::fork::{Birth as ChildBirth, ForkAt};
+use crate::replay::fork::{Birth as ChildBirth, Cut, ForkAt};
 use crate::store::extents::inherit;
 use crate::store::{Birth, Change, Extent, Graft, LogId, new_incarnation};
 
@@ -114,6 +114,19 @@ impl Service {
         Ok(Forked { session: settled.unwrap_or(forked.session), ..forked })
     }
 
+    /// Where a fork at that boundary would be cut.
+    pub async fn cut(&self, key: &SessionKey, at: ForkAt) -> Result<Cut, Error> {
+        let slot = self.inner.slots.get(key).await?;
+        self.born(key, &slot).await?;
+        let accepted = {
+            let state = slot.state.lock();
+            let live = live(&state, key)?;
+            live.check_whole()?;
+            Accepted::of(live, &self.inner.store)
+        };
+        Ok(blocking(move || accepted.cut(at)).await??.0)
+    }
+
     /// Waits until a fork is durable, if the session is one: before that nothing of it can be read.
     pub(super) async fn born(&self, key: &SessionKey, slot: &Arc<Slot>) -> Result<(), Error> {
         let waiter = {
@@ -155,15 +168,7 @@ impl Service {
         }
         live.check_epoch(fork.epoch, Act::Flush)?;
         self.check_revision(fork, live)?;
-        let accepted = Accepted {
-            store: self.inner.store.clone(),
-            log: live.log,
-            end: (live.next_seq, live.chain),
-            durable: (live.durable_next_seq, live.durable_chain),
-            pending: live.pending.iter().cloned().collect(),
-            summary: (*live.summary).clone(),
-        };
-        Ok(Parent { accepted, birth: live.birth.clone() })
+        Ok(Parent { accepted: Accepted::of(live, &self.inner.store), birth: live.birth.clone() })
     }
 
     fn check_revision(&self, fork: &Fork, live: &Live) -> Result<(), Error> {

@@ -193,12 +193,6 @@ pub(super) fn chain_before(store: &dyn Store, log: LogId, seq: Seq) -> Result<Ch
         return Ok(run.chain);
     }
     // The event before the run ends one, so that this goes one level deep.
-    let mut chain = chain_before(store, log, run.first_seq)?;
-    let mut encoded = Vec::new();
-    for event in run.decode()?.into_iter().take_while(|event| event.seq < seq) {
-        encoded.clear();
-        event::encode(event.seq, &event.body, &mut encoded);
-        chain = chain.next(&encoded);
-    }
-    Ok(chain)
+    let chain = chain_before(store, log, run.first_seq)?;
+    Ok(run.chain_at(chain, seq)?)
 }

@@ -65,6 +65,11 @@ impl Run {
         Ok(events)
     }
 
+    /// The chain before an event, from the one before the run; before an event behind the run, the one after it.
+    pub fn chain_at(&self, before: Chain, seq: Seq) -> Result<Chain, StoreError> {
+        Ok(self.decode()?.iter().take_while(|event| event.seq < seq).fold(before, Chain::after))
+    }
+
     /// Adds the events to others, with a decoder that knows their types already.
     pub fn decode_into(&self, decoder: &mut event::Decoder, events: &mut Vec<Event>) -> Result<(), StoreError> {
         let mut bytes = self.events.clone();
