@@ -48,7 +48,7 @@ impl Accepted {
             end: (live.next_seq, live.chain),
             durable: (live.durable_next_seq, live.durable_chain),
             pending: live.pending.iter().cloned().collect(),
-            summary: (*live.summary).clone(),
+            summary: live.summary.clone(),
         }
     }
 

@@ -232,7 +232,8 @@ impl Service {
     }
 }
 
-async fn wait(waiter: Option<Waiter>) -> Result<(), Error> {
+/// Waits for what was queued, if something was.
+pub(super) async fn wait(waiter: Option<Waiter>) -> Result<(), Error> {
     match waiter {
         Some(waiter) => durable(waiter).await,
         None => Ok(()),
@@ -299,33 +300,24 @@ impl Live {
         let owner = self.ownership.shown(std::time::Instant::now());
         let record = owner.as_ref().map(|holding| holding.owner.clone());
         let owner = owner.filter(|holding| holding.owner.is_held());
-        Session {
-            head: Head { durable_next_seq: self.next_seq, owner, ..session.head },
-            owner: record,
-            birth: session.birth,
-            summary: session.summary,
-            shared_until: session.shared_until,
-            forks: session.forks,
-        }
+        let head = Head { durable_next_seq: self.next_seq, owner, ..session.head };
+        Session { head, owner: record, ..session }
     }
 
-    /// The session as it is on stable storage.
+    /// The session as it is on stable storage; without a fold, which is of what was accepted.
     fn durable_session(&self, store: [u8; 16]) -> Session {
-        let durable = Self { next_seq: self.durable_next_seq, chain: self.durable_chain, ..self.without_fold() };
-        durable.session(store)
-    }
-
-    fn without_fold(&self) -> Self {
-        let ownership = self.ownership.clone();
-        Self {
-            ownership,
-            summary: self.summary.clone(),
-            shared_until: self.shared_until,
-            request: self.request.clone(),
+        let durable = Self {
+            next_seq: self.durable_next_seq,
+            chain: self.durable_chain,
             durable_next_seq: self.durable_next_seq,
             durable_chain: self.durable_chain,
+            summary: self.summary.clone(),
+            shared_until: self.shared_until,
+            request: self.request,
+            ownership: self.ownership.clone(),
             ..Self::new(self.log, self.birth.clone(), self.updated_ms)
-        }
+        };
+        durable.session(store)
     }
 
     /// Holds closers to the profile without taking them.

@@ -11,6 +11,7 @@ use parking_lot::MutexGuard;
 
 use super::boundary::{Accepted, Boundary};
 use super::committer::Waiter;
+use super::face::wait;
 use super::ownership::Act;
 use super::session::{Live, Slot, State};
 use super::{Error, Reason, Service, Session, blocking, durable, live, live_as, now_ms};
@@ -133,10 +134,7 @@ impl Service {
             let state = slot.state.lock();
             live(&state, key)?.is_unborn.then(|| self.committer.submit(slot, None, None))
         };
-        match waiter {
-            Some(waiter) => durable(waiter).await,
-            None => Ok(()),
-        }
+        wait(waiter).await
     }
 
     /// The child, if it is there already; refused if another request made it.
@@ -148,7 +146,7 @@ impl Service {
         let (session, seed_length, log) = {
             let state = slot.state.lock();
             let State::Live(live) = &*state else { return Ok(None) };
-            if *live.request != request {
+            if live.request != request {
                 return Err(exists(key));
             }
             (live.session(self.inner.store_id), live.birth.header.seed_length.unwrap_or_default(), live.log)

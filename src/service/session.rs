@@ -61,15 +61,15 @@ pub(super) struct Live {
     /// Which checkpoint of it the store has.
     pub(super) noted: Noted,
     /// What a list shows of the accepted log.
-    pub(super) summary: Box<Summary>,
+    pub(super) summary: Summary,
     /// Events below are shared with other logs.
     pub(super) shared_until: Seq,
     /// Which request made it, if it is a fork.
-    pub(super) request: Box<[u8; 16]>,
+    pub(super) request: [u8; 16],
     /// It is a fork that is not durable yet: nothing of it can be read.
     pub(super) is_unborn: bool,
     /// Who may write.
-    pub(super) ownership: Box<Ownership>,
+    pub(super) ownership: Ownership,
 }
 
 impl Live {
@@ -86,11 +86,11 @@ impl Live {
             pending: VecDeque::new(),
             fold: None,
             noted: Noted::default(),
-            summary: Box::default(),
+            summary: Summary::default(),
             shared_until: Seq::ZERO,
-            request: Box::default(),
+            request: [0; 16],
             is_unborn: false,
-            ownership: Box::default(),
+            ownership: Ownership::default(),
         }
     }
 
@@ -100,9 +100,9 @@ impl Live {
         Self {
             next_seq,
             chain,
-            summary: Box::new(graft.summary.clone()),
+            summary: graft.summary.clone(),
             shared_until: graft.seed_length(),
-            request: Box::new(graft.request),
+            request: graft.request,
             is_unborn: true,
             ..Self::new(log, Arc::new(graft.birth.clone()), updated_ms)
         }
@@ -181,7 +181,7 @@ impl Live {
         Session {
             birth: self.birth.clone(),
             head: self.head(store),
-            summary: (*self.summary).clone(),
+            summary: self.summary.clone(),
             shared_until: self.shared_until,
             forks: None,
             owner: self.ownership.record().cloned(),
@@ -233,7 +233,7 @@ impl Live {
 impl From<Found> for Live {
     fn from(found: Found) -> Self {
         let session = found.session;
-        let ownership = Box::new(Ownership::stored(session.owner.clone(), None));
+        let ownership = Ownership::stored(session.owner.clone(), None);
         Self {
             ownership,
             next_seq: session.next_seq,
@@ -241,9 +241,9 @@ impl From<Found> for Live {
             durable_next_seq: session.next_seq,
             durable_chain: session.chain,
             damage: found.damage,
-            summary: Box::new(session.summary),
+            summary: session.summary,
             shared_until: session.shared_until,
-            request: Box::new(session.request),
+            request: session.request,
             ..Self::new(session.log, session.birth, session.updated_ms)
         }
     }

@@ -55,10 +55,7 @@ impl Slots {
             *state = found.map_or(State::Absent, |found| {
                 let owner = found.session.owner.clone();
                 let until = owner.as_ref().and_then(|owner| self.leases.lock().take(found.session.log, owner));
-                State::Live(Box::new(Live {
-                    ownership: Box::new(Ownership::stored(owner, until)),
-                    ..Live::from(found)
-                }))
+                State::Live(Box::new(Live { ownership: Ownership::stored(owner, until), ..Live::from(found) }))
             });
         }
         Ok(())
