@@ -6,7 +6,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tonic::{Request, Response, Status};
 
-use super::forks::{Progress, Teller};
+use super::feed::{Answers, feed};
 use super::pb;
 use super::pb::admin_service_server::AdminService;
 use crate::model::Namespace;
@@ -23,47 +23,37 @@ pub(super) struct Admin {
 
 #[tonic::async_trait]
 impl AdminService for Admin {
-    type PurgeStream = Progress<pb::PurgeResponse>;
+    type PurgeStream = Answers<pb::PurgeResponse>;
 
     async fn purge(&self, request: Request<pb::PurgeRequest>) -> Result<Response<Self::PurgeStream>, Status> {
         let request = request.into_inner();
         let namespace = Namespace::new(&request.namespace).map_err(Error::from)?;
         let mut purging = self.service.purge(namespace, request.dry_run).await?;
-        let (teller, response) = Teller::new(&self.stop);
-        self.tasks.spawn(async move {
-            let work = async {
-                while let Some(purged) = purging.step().await? {
-                    let receipts = purged.into_iter().map(Into::into).collect();
-                    teller.tell(pb::PurgeResponse { receipts, done: false }).await?;
-                }
-                teller.tell(pb::PurgeResponse { receipts: Vec::new(), done: true }).await
-            };
-            let result = work.await;
-            teller.end(result).await;
-        });
-        Ok(response)
+        let stop = self.stop.clone();
+        Ok(feed(&self.tasks, move |frames| async move {
+            while let Some(purged) = purging.step().await? {
+                let receipts = purged.into_iter().map(Into::into).collect();
+                frames.send(pb::PurgeResponse { receipts, done: false }, &stop).await?;
+            }
+            frames.send(pb::PurgeResponse { receipts: Vec::new(), done: true }, &stop).await
+        }))
     }
 
-    type RetainStream = Progress<pb::RetainResponse>;
+    type RetainStream = Answers<pb::RetainResponse>;
 
     async fn retain(&self, request: Request<pb::RetainRequest>) -> Result<Response<Self::RetainStream>, Status> {
         let request = request.into_inner();
         let namespace = Namespace::new(&request.namespace).map_err(Error::from)?;
         let keep = request.keep_ms.map(Duration::from_millis);
         let mut retaining = self.service.retain(namespace, keep, !request.apply)?;
-        let (teller, response) = Teller::new(&self.stop);
-        self.tasks.spawn(async move {
-            let work = async {
-                while let Some(aged) = retaining.step().await? {
-                    let sessions = aged.into_iter().map(Into::into).collect();
-                    teller.tell(pb::RetainResponse { sessions, done: false }).await?;
-                }
-                teller.tell(pb::RetainResponse { sessions: Vec::new(), done: true }).await
-            };
-            let result = work.await;
-            teller.end(result).await;
-        });
-        Ok(response)
+        let stop = self.stop.clone();
+        Ok(feed(&self.tasks, move |frames| async move {
+            while let Some(aged) = retaining.step().await? {
+                let sessions = aged.into_iter().map(Into::into).collect();
+                frames.send(pb::RetainResponse { sessions, done: false }, &stop).await?;
+            }
+            frames.send(pb::RetainResponse { sessions: Vec::new(), done: true }, &stop).await
+        }))
     }
 
     async fn get_usage(&self, request: Request<pb::GetUsageRequest>) -> Result<Response<pb::GetUsageResponse>, Status> {

@@ -5,6 +5,7 @@ use tokio_util::task::TaskTracker;
 use tonic::{Request, Response, Status};
 
 use super::convert;
+use super::feed::Answers;
 use super::pb;
 use super::pb::face_service_server::FaceService;
 use super::pb::{inspect_response, load_response};
@@ -42,8 +43,8 @@ impl whole::Frame for pb::InspectResponse {
 
 #[tonic::async_trait]
 impl FaceService for Faces {
-    type LoadStream = whole::Frames<pb::LoadResponse>;
-    type InspectStream = whole::Frames<pb::InspectResponse>;
+    type LoadStream = Answers<pb::LoadResponse>;
+    type InspectStream = Answers<pb::InspectResponse>;
 
     async fn load(&self, request: Request<pb::LoadRequest>) -> Result<Response<Self::LoadStream>, Status> {
         let request = request.into_inner();

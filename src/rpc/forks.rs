@@ -1,15 +1,11 @@
 //! `ForkService`.
 
-use std::pin::Pin;
-
-use tokio::sync::mpsc;
-use tokio_stream::Stream;
-use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tonic::{Request, Response, Status};
 
 use super::convert;
+use super::feed::{Answers, Frames, feed};
 use super::pb;
 use super::pb::fork_service_server::ForkService;
 use super::sessions::missing;
@@ -26,44 +22,6 @@ pub(super) struct Forks {
     pub(super) tasks: TaskTracker,
 }
 
-/// Messages between the work and the connection: a client that takes none makes the work wait.
-const MESSAGES_AHEAD: usize = 4;
-
-/// A stream of progress.
-pub(super) type Progress<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
-
-/// The sending side of a [`Progress`].
-pub(super) struct Teller<T> {
-    messages: mpsc::Sender<Result<T, Status>>,
-    stop: CancellationToken,
-}
-
-impl<T: Send + 'static> Teller<T> {
-    /// A stream, and who feeds it.
-    pub(super) fn new(stop: &CancellationToken) -> (Self, Response<Progress<T>>) {
-        let (messages, stream) = mpsc::channel(MESSAGES_AHEAD);
-        (Self { messages, stop: stop.clone() }, Response::new(Box::pin(ReceiverStream::new(stream))))
-    }
-
-    /// Sends a message; an error ends the work: the client is gone, or the server goes.
-    pub(super) async fn tell(&self, message: T) -> Result<(), Error> {
-        let gone = || Error::new(Reason::Draining, "the server is shutting down; repeat the call to go on");
-        tokio::select! {
-            biased;
-            () = self.stop.cancelled() => Err(gone()),
-            sent = self.messages.send(Ok(message)) => sent.map_err(|_| gone()),
-        }
-    }
-
-    /// Sends the end of the work, if it is an error.
-    pub(super) async fn end(self, result: Result<(), Error>) {
-        if let Err(error) = result {
-            // A client that went away does not hear it.
-            let _ = self.messages.send(Err(error.into())).await;
-        }
-    }
-}
-
 #[tonic::async_trait]
 impl ForkService for Forks {
     async fn fork(&self, request: Request<pb::ForkRequest>) -> Result<Response<pb::ForkResponse>, Status> {
@@ -78,31 +36,31 @@ impl ForkService for Forks {
         }))
     }
 
-    type DetachStream = Progress<pb::DetachResponse>;
+    type DetachStream = Answers<pb::DetachResponse>;
 
     async fn detach(&self, request: Request<pb::DetachRequest>) -> Result<Response<Self::DetachStream>, Status> {
         let request = request.into_inner();
         let key = convert::key(&request.namespace, &request.session_id)?;
         let incarnation = convert::incarnation(request.incarnation.as_deref())?;
         let detaching = self.service.detach(key, incarnation).await?;
-        let (teller, response) = Teller::new(&self.stop);
-        self.tasks.spawn(async move {
-            let result = run(detaching, &teller).await;
-            teller.end(result).await;
-        });
-        Ok(response)
+        let stop = self.stop.clone();
+        Ok(feed(&self.tasks, move |frames| run(detaching, frames, stop)))
     }
 }
 
-async fn run(mut detaching: Detaching, teller: &Teller<pb::DetachResponse>) -> Result<(), Error> {
+async fn run(
+    mut detaching: Detaching,
+    frames: Frames<pb::DetachResponse>,
+    stop: CancellationToken,
+) -> Result<(), Error> {
     while let Some(copied) = detaching.step().await? {
         let (events, events_total) = (copied.events, copied.events_total);
-        teller.tell(pb::DetachResponse { events, events_total, ..Default::default() }).await?;
+        frames.send(pb::DetachResponse { events, events_total, ..Default::default() }, &stop).await?;
     }
     let copied = detaching.copied();
     let head = Some(detaching.head()?.into());
     let (events, events_total) = (copied.events, copied.events_total);
-    teller.tell(pb::DetachResponse { events, events_total, done: true, head }).await
+    frames.send(pb::DetachResponse { events, events_total, done: true, head }, &stop).await
 }
 
 fn fork(request: pb::ForkRequest) -> Result<Fork, Error> {

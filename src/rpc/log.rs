@@ -1,20 +1,16 @@
 //! `LogService`.
 
-use std::pin::Pin;
-
-use tokio::sync::mpsc;
-use tokio_stream::wrappers::ReceiverStream;
-use tokio_stream::{Stream, StreamExt};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tonic::{Request, Response, Status};
 
 use super::convert;
+use super::feed::{Answers, Frames, feed_to_end};
 use super::pb;
 use super::pb::log_service_server::LogService;
 use super::pb::read_from_response::Frame;
 use super::sessions::missing;
-use crate::service::{AckLevel, Append, Error, Reading, Reason, Service};
+use crate::service::{AckLevel, Append, Error, Reading, Service};
 
 /// The adapter.
 pub(super) struct Log {
@@ -29,10 +25,6 @@ pub(super) struct Log {
 const FRAME_BYTES: usize = 256 << 10;
 /// Reports in one answer; the head counts all.
 const REPORTS_MAX: usize = 1000;
-/// How long a reader may take nothing.
-const STALL: std::time::Duration = std::time::Duration::from_secs(60);
-/// Frames between the reader of the store and the connection.
-const FRAMES_AHEAD: usize = 3;
 
 #[tonic::async_trait]
 impl LogService for Log {
@@ -68,7 +60,7 @@ impl LogService for Log {
         Ok(Response::new(pb::FlushResponse { head: Some(head.into()) }))
     }
 
-    type ReadFromStream = Pin<Box<dyn Stream<Item = Result<pb::ReadFromResponse, Status>> + Send>>;
+    type ReadFromStream = Answers<pb::ReadFromResponse>;
 
     async fn read_from(&self, request: Request<pb::ReadFromRequest>) -> Result<Response<Self::ReadFromStream>, Status> {
         let request = request.into_inner();
@@ -76,19 +68,12 @@ impl LogService for Log {
         let from = convert::seq("from_seq", request.from_seq)?;
         let incarnation = convert::incarnation(request.incarnation.as_deref())?;
         let reading = self.service.read(&key, from, incarnation).await?;
-        let (frames, stream) = mpsc::channel(FRAMES_AHEAD);
-        let limits =
-            Left { events: nonzero(request.limit_events), bytes: nonzero(request.limit_bytes), is_first: true };
+        let left = Left { events: nonzero(request.limit_events), bytes: nonzero(request.limit_bytes), is_first: true };
         let stop = self.stop.clone();
-        // The last frame has a place of its own, so that a reader who stalls hears how the stream ended, too.
-        let (last, end) = mpsc::channel(1);
-        self.tasks.spawn(async move {
-            let end = feed(reading, limits, &frames, &stop).await;
-            let end = end.map(|end| pb::ReadFromResponse { frame: Some(Frame::End(end)) });
-            // A reader that goes away ends the feed; there is nobody to tell.
-            let _ = last.try_send(end.map_err(Status::from));
-        });
-        Ok(Response::new(Box::pin(ReceiverStream::new(stream).chain(ReceiverStream::new(end)))))
+        Ok(feed_to_end(&self.tasks, move |frames| async move {
+            let end = read_out(reading, left, &frames, &stop).await?;
+            Ok(Some(Frame::End(end).into()))
+        }))
     }
 }
 
@@ -103,13 +88,17 @@ struct Left {
     is_first: bool,
 }
 
-type Frames = mpsc::Sender<Result<pb::ReadFromResponse, Status>>;
+impl From<Frame> for pb::ReadFromResponse {
+    fn from(frame: Frame) -> Self {
+        Self { frame: Some(frame) }
+    }
+}
 
 /// Sends what there is, and gives the frame that ends the stream.
-async fn feed(
+async fn read_out(
     mut reading: Reading,
     mut left: Left,
-    frames: &Frames,
+    frames: &Frames<pb::ReadFromResponse>,
     stop: &CancellationToken,
 ) -> Result<pb::ReadEnd, Error> {
     let start = pb::ReadStart {
@@ -119,7 +108,7 @@ async fn feed(
     let mut frame = Frame::Start(start);
     let mut next_seq = reading.next_seq();
     loop {
-        if !send(frames, frame, stop).await? {
+        if !frames.offer(frame.into(), stop).await? {
             return Ok(pb::ReadEnd { reason: pb::ReadEndReason::Draining.into(), next_seq: next_seq.get() });
         }
         next_seq = reading.next_seq();
@@ -154,21 +143,4 @@ async fn next(reading: &mut Reading, left: &mut Left) -> Result<Option<pb::Event
     left.bytes = left.bytes.saturating_sub(bytes);
     left.events -= batch.len();
     Ok(Some(pb::EventFrame { events: batch.into_iter().map(Into::into).collect() }))
-}
-
-/// Hands a frame over to a reader that may be slow; `false` when it is gone, or when the server goes while it waits.
-/// One that takes nothing for long is refused: it would keep its place among the reads for ever.
-async fn send(frames: &Frames, frame: Frame, stop: &CancellationToken) -> Result<bool, Error> {
-    let frame = Ok(pb::ReadFromResponse { frame: Some(frame) });
-    match frames.try_send(frame) {
-        Ok(()) => Ok(true),
-        Err(mpsc::error::TrySendError::Closed(_)) => Ok(false),
-        Err(mpsc::error::TrySendError::Full(frame)) => tokio::select! {
-            sent = frames.send(frame) => Ok(sent.is_ok()),
-            () = stop.cancelled() => Ok(false),
-            () = tokio::time::sleep(STALL) => {
-                Err(Error::new(Reason::ReaderBudget, "the reader took nothing for a minute; go on from where it stands"))
-            }
-        },
-    }
 }

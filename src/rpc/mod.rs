@@ -13,6 +13,7 @@ mod admin;
 mod codec;
 mod convert;
 mod faces;
+mod feed;
 mod forks;
 mod log;
 mod owners;

@@ -5,12 +5,12 @@ use tokio_util::task::TaskTracker;
 use tonic::{Request, Response, Status};
 
 use super::convert;
+use super::feed::Answers;
 use super::pb;
 use super::pb::owner_service_server::OwnerService;
 use super::pb::prepare_response::Frame;
 use super::whole::{self, Whole};
-use crate::model::SessionKey;
-use crate::service::{Claim, Error, Prepare, Service, check_ttl};
+use crate::service::{Claim, Prepare, Service, check_ttl};
 
 /// The adapter.
 pub(super) struct Owners {
@@ -33,7 +33,7 @@ impl whole::Frame for pb::PrepareResponse {
 
 #[tonic::async_trait]
 impl OwnerService for Owners {
-    type PrepareStream = whole::Frames<pb::PrepareResponse>;
+    type PrepareStream = Answers<pb::PrepareResponse>;
 
     async fn prepare(&self, request: Request<pb::PrepareRequest>) -> Result<Response<Self::PrepareStream>, Status> {
         let request = request.into_inner();
@@ -57,24 +57,21 @@ impl OwnerService for Owners {
 
     async fn publish(&self, request: Request<pb::PublishRequest>) -> Result<Response<pb::PublishResponse>, Status> {
         let request = request.into_inner();
-        let head = self.service.publish(&key(&request.namespace, &request.session_id)?, request.epoch).await?;
+        let head = self.service.publish(&convert::key(&request.namespace, &request.session_id)?, request.epoch).await?;
         Ok(Response::new(pb::PublishResponse { head: Some(head.into()) }))
     }
 
     async fn release(&self, request: Request<pb::ReleaseRequest>) -> Result<Response<pb::ReleaseResponse>, Status> {
         let request = request.into_inner();
-        let head = self.service.release(&key(&request.namespace, &request.session_id)?, request.epoch).await?;
+        let head = self.service.release(&convert::key(&request.namespace, &request.session_id)?, request.epoch).await?;
         Ok(Response::new(pb::ReleaseResponse { head: Some(head.into()) }))
     }
 
     async fn renew(&self, request: Request<pb::RenewRequest>) -> Result<Response<pb::RenewResponse>, Status> {
         let request = request.into_inner();
         let ttl_ms = check_ttl(request.ttl_ms)?;
-        let head = self.service.renew(&key(&request.namespace, &request.session_id)?, request.epoch, ttl_ms).await?;
+        let head =
+            self.service.renew(&convert::key(&request.namespace, &request.session_id)?, request.epoch, ttl_ms).await?;
         Ok(Response::new(pb::RenewResponse { head: Some(head.into()) }))
     }
-}
-
-fn key(namespace: &str, id: &str) -> Result<SessionKey, Error> {
-    convert::key(namespace, id)
 }

@@ -2,28 +2,17 @@
 //!
 //! What Prepare, Load and Inspect have in common. Each has frames of its own type, and says how a frame is made.
 
-use std::pin::Pin;
-
-use tokio::sync::mpsc;
-use tokio_stream::wrappers::ReceiverStream;
-use tokio_stream::{Stream, StreamExt};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
-use tonic::{Response, Status};
+use tonic::Response;
 
+use super::feed::{Answers, Frames, feed_to_end};
 use super::pb;
 use crate::model::{Event, Seq};
-use crate::service::{Error, Reading, Reason, Service, Session};
+use crate::service::{Error, Reading, Service, Session};
 
 /// Data bytes in one frame.
 const FRAME_BYTES: usize = 256 << 10;
-/// How long a reader may take nothing.
-const STALL: std::time::Duration = std::time::Duration::from_secs(60);
-/// Frames between the reader of the store and the connection.
-const FRAMES_AHEAD: usize = 3;
-
-/// A stream of frames.
-pub(super) type Frames<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 
 /// How the frames of a call are made.
 pub(super) trait Frame: Sized + Send + 'static {
@@ -68,36 +57,31 @@ impl Whole {
         self,
         start: T,
         (tasks, stop): (&TaskTracker, &CancellationToken),
-    ) -> Response<Frames<T>> {
-        let (frames, stream) = mpsc::channel(FRAMES_AHEAD);
-        // The last frame has a place of its own, so that a reader who stalls hears how the stream ended, too.
-        let (last, end) = mpsc::channel(1);
+    ) -> Response<Answers<T>> {
         let stop = stop.clone();
-        tasks.spawn(async move {
-            let end = self.feed(start, &frames, &stop).await;
-            // A reader that goes away ends the feed; there is nobody to tell.
-            let _ = last.try_send(end.map(T::end).map_err(Status::from));
-        });
-        Response::new(Box::pin(ReceiverStream::new(stream).chain(ReceiverStream::new(end))))
+        feed_to_end(tasks, move |frames| async move {
+            let end = self.read_out(start, &frames, &stop).await?;
+            Ok(Some(T::end(end)))
+        })
     }
 
-    async fn feed<T: Frame>(
+    async fn read_out<T: Frame>(
         self,
         start: T,
-        frames: &mpsc::Sender<Result<T, Status>>,
+        frames: &Frames<T>,
         stop: &CancellationToken,
     ) -> Result<pb::ReadEnd, Error> {
         let Self { end, from, reading, closers } = self;
         let ended =
             |reason: pb::ReadEndReason, next_seq: Seq| pb::ReadEnd { reason: reason.into(), next_seq: next_seq.get() };
         let mut next_seq = from;
-        if !send(frames, start, stop).await? {
+        if stop.is_cancelled() || !frames.offer(start, stop).await? {
             return Ok(ended(pb::ReadEndReason::Draining, next_seq));
         }
         let Some(mut reading) = reading else { return Ok(ended(pb::ReadEndReason::EndOfLog, end)) };
         while let Some(batch) = reading.next(FRAME_BYTES, usize::MAX, usize::MAX).await? {
             let frame = pb::EventFrame { events: batch.into_iter().map(Into::into).collect() };
-            if !send(frames, T::events(frame), stop).await? {
+            if stop.is_cancelled() || !frames.offer(T::events(frame), stop).await? {
                 return Ok(ended(pb::ReadEndReason::Draining, next_seq));
             }
             next_seq = reading.next_seq();
@@ -107,25 +91,10 @@ impl Whole {
         while closers.peek().is_some() {
             let events: Vec<pb::Event> = closers.by_ref().take(1000).map(Into::into).collect();
             next_seq = events.last().map_or(next_seq, |event| Seq::saturating(event.seq + 1));
-            if !send(frames, T::events(pb::EventFrame { events }), stop).await? {
+            if stop.is_cancelled() || !frames.offer(T::events(pb::EventFrame { events }), stop).await? {
                 return Ok(ended(pb::ReadEndReason::Draining, next_seq));
             }
         }
         Ok(ended(pb::ReadEndReason::EndOfLog, next_seq))
-    }
-}
-
-/// Hands a frame over to a reader that may be slow; `false` when it is gone, or when the server goes. One that takes
-/// nothing for long is refused: it would keep its place among the reads for ever.
-async fn send<T>(frames: &mpsc::Sender<Result<T, Status>>, frame: T, stop: &CancellationToken) -> Result<bool, Error> {
-    if stop.is_cancelled() {
-        return Ok(false);
-    }
-    tokio::select! {
-        sent = frames.send(Ok(frame)) => Ok(sent.is_ok()),
-        () = stop.cancelled() => Ok(false),
-        () = tokio::time::sleep(STALL) => {
-            Err(Error::new(Reason::ReaderBudget, "the reader took nothing for a minute; go on from where it stands"))
-        }
     }
 }

@@ -4,15 +4,14 @@
 //! on, then frames of bounded size. A stream is fed by a task that ends with its reader or with the server.
 
 mod convert;
-mod feed;
 
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tonic::{Request, Response, Status};
 
 use self::convert::{ask, message_frames, page_size};
-use self::feed::{Answers, Frames, feed};
 use super::convert::{key, seq};
+use super::feed::{Answers, Frames, feed};
 use super::pb;
 use super::pb::view_service_server::ViewService;
 use crate::model::Seq;

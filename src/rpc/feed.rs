@@ -19,7 +19,10 @@ use crate::service::{Error, Reason};
 
 /// Frames between whoever makes them and the connection.
 const FRAMES_AHEAD: usize = 3;
+/// How long a reader of a log may take nothing.
+const STALL: std::time::Duration = std::time::Duration::from_secs(60);
 
+/// A stream of messages.
 pub(super) type Answers<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 
 /// Where a task puts its frames.
@@ -33,14 +36,30 @@ impl<T> Frames<T> {
             () = stop.cancelled() => Err(Error::new(Reason::Draining, "the server is shutting down; ask again")),
         }
     }
+
+    /// Hands a frame over to a reader who may be slow; `false` when it is gone, or when the server goes while it waits.
+    /// One that takes nothing for long is refused: it would keep its place among the reads for ever.
+    pub(super) async fn offer(&self, frame: T, stop: &CancellationToken) -> Result<bool, Error> {
+        match self.0.try_send(frame) {
+            Ok(()) => Ok(true),
+            Err(mpsc::error::TrySendError::Closed(_)) => Ok(false),
+            Err(mpsc::error::TrySendError::Full(frame)) => tokio::select! {
+                sent = self.0.send(frame) => Ok(sent.is_ok()),
+                () = stop.cancelled() => Ok(false),
+                () = tokio::time::sleep(STALL) => {
+                    Err(Error::new(Reason::ReaderBudget, "the reader took nothing for a minute; go on from where it stands"))
+                }
+            },
+        }
+    }
 }
 
 /// How a stream ends once its frames are out.
-type End = Arc<Mutex<Option<Status>>>;
+type End<T> = Arc<Mutex<Option<Result<T, Status>>>>;
 
 struct Fed<T> {
     frames: mpsc::Receiver<T>,
-    end: End,
+    end: End<T>,
 }
 
 impl<T> Stream for Fed<T> {
@@ -48,7 +67,7 @@ impl<T> Stream for Fed<T> {
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         let frame = std::task::ready!(self.frames.poll_recv(context));
-        Poll::Ready(frame.map(Ok).or_else(|| self.end.lock().take().map(Err)))
+        Poll::Ready(frame.map(Ok).or_else(|| self.end.lock().take()))
     }
 }
 
@@ -58,15 +77,29 @@ where
     T: Send + 'static,
     F: Future<Output = Result<(), Error>> + Send + 'static,
 {
+    feed_to_end(tasks, move |frames| {
+        let work = work(frames);
+        async move { work.await.map(|()| None) }
+    })
+}
+
+/// The same, of a task that ends with a last frame or an error. The last frame waits for no room among the others, so that
+/// a reader who stalls hears how the stream ended, too.
+pub(super) fn feed_to_end<T, F>(tasks: &TaskTracker, work: impl FnOnce(Frames<T>) -> F) -> Response<Answers<T>>
+where
+    T: Send + 'static,
+    F: Future<Output = Result<Option<T>, Error>> + Send + 'static,
+{
     let (sender, frames) = mpsc::channel(FRAMES_AHEAD);
     // What a reader hears if the task never comes to say anything else.
-    let end = Arc::new(Mutex::new(Some(Error::new(Reason::Internal, "a defect of the server; see its log").into())));
+    let defect = Error::new(Reason::Internal, "a defect of the server; see its log");
+    let end = Arc::new(Mutex::new(Some(Err(defect.into()))));
     // Keeps the channel open until the end is known.
     let (kept, said) = (sender.clone(), end.clone());
     let work = work(Frames(sender));
     tasks.spawn(async move {
         let outcome = work.await;
-        *said.lock() = outcome.err().map(Into::into);
+        *said.lock() = outcome.map_err(Status::from).transpose();
         drop(kept);
     });
     Response::new(Box::pin(Fed { frames, end }))
