@@ -1,5 +1,6 @@
 //! The client commands.
 
+use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Write};
 use std::path::PathBuf;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -130,16 +131,12 @@ pub(super) async fn create(args: CreateArgs) -> anyhow::Result<()> {
         "raw" => pb::Profile::Raw,
         other => bail!("--profile {other} is none of dsh, dsh-strict, raw"),
     };
-    let label = |label: &String| {
-        let (key, value) = label.split_once('=').with_context(|| format!("--label {label} is not KEY=VALUE"))?;
-        Ok((key.to_owned(), value.to_owned()))
-    };
     let header = pb::Header {
         id: args.id,
         cwd: args.cwd,
         parent_session: args.parent,
         agent_preset: args.preset,
-        labels: args.labels.iter().map(label).collect::<anyhow::Result<_>>()?,
+        labels: labels(&args.labels)?,
         ..pb::Header::default()
     };
     let request = pb::CreateSessionRequest {
@@ -153,11 +150,18 @@ pub(super) async fn create(args: CreateArgs) -> anyhow::Result<()> {
     print_session(&answer.session.context("no session in the answer")?, args.target.json)
 }
 
+/// The labels of flags.
+pub(super) fn labels(given: &[String]) -> anyhow::Result<HashMap<String, String>> {
+    let label = |label: &String| {
+        let (key, value) = label.split_once('=').with_context(|| format!("--label {label} is not KEY=VALUE"))?;
+        Ok((key.to_owned(), value.to_owned()))
+    };
+    given.iter().map(label).collect()
+}
+
 pub(super) async fn stat(args: SessionArgs) -> anyhow::Result<()> {
-    let request = pb::GetSessionRequest { namespace: args.target.namespace.clone(), session_id: args.id };
-    let answer = connect(&args.target).await?.sessions.get_session(request).await;
-    let answer = answer.map_err(|status| refusal(&status))?.into_inner();
-    print_session(&answer.session.context("no session in the answer")?, args.target.json)
+    let session = session(&mut connect(&args.target).await?, &args.target.namespace, &args.id).await?;
+    print_session(&session, args.target.json)
 }
 
 pub(super) async fn flush(args: SessionArgs) -> anyhow::Result<()> {
@@ -226,11 +230,16 @@ pub(super) async fn append(args: AppendArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The head of a session.
-pub(super) async fn head(client: &mut Client, namespace: &str, id: &str) -> anyhow::Result<pb::Head> {
+/// A session.
+pub(super) async fn session(client: &mut Client, namespace: &str, id: &str) -> anyhow::Result<pb::Session> {
     let request = pb::GetSessionRequest { namespace: namespace.to_owned(), session_id: id.to_owned() };
     let answer = client.sessions.get_session(request).await.map_err(|status| refusal(&status))?.into_inner();
-    Ok(answer.session.and_then(|session| session.head).unwrap_or_default())
+    answer.session.context("no session in the answer")
+}
+
+/// The head of a session.
+pub(super) async fn head(client: &mut Client, namespace: &str, id: &str) -> anyhow::Result<pb::Head> {
+    Ok(session(client, namespace, id).await?.head.unwrap_or_default())
 }
 
 /// Events on their way to a server.

@@ -9,11 +9,11 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail};
 use clap::Args;
-use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
 
 use super::Target;
 use super::command::{connect, refusal};
+use super::gauge::Gauge;
 use super::text::{hex, shown};
 use crate::codec::Chain;
 use crate::model::SessionId;
@@ -164,7 +164,7 @@ impl Export<'_> {
         let (header, head) = (session.header.unwrap_or_default(), session.head.unwrap_or_default());
         let header = client::header_of(header).context("the server sent a header that breaks the contract")?;
         let options = WriteOptions { is_compressed: self.args.zstd, is_packed: self.args.packed };
-        let progress = progress(head.durable_next_seq);
+        let gauge = Gauge::of_events(head.durable_next_seq);
         let mut writer = Writer::begin(BufWriter::new(out), &SessionId::new(id)?, &header, options)?;
         let (mut chain, mut events, mut end) = (Chain::START, 0, None);
         while let Some(frame) = frames.message().await.map_err(|status| refusal(&status))? {
@@ -178,13 +178,13 @@ impl Export<'_> {
                         writer.push(event)?;
                         events += 1;
                     }
-                    progress.set_position(events);
+                    gauge.set(events, None);
                 }
                 Some(Frame::End(found)) => end = Some(found),
                 _ => {}
             }
         }
-        progress.finish_and_clear();
+        gauge.end();
         if end.is_none_or(|end| end.reason() != pb::ReadEndReason::EndOfLog) {
             bail!("the stream ended before the log did; export again");
         }
@@ -195,12 +195,4 @@ impl Export<'_> {
         out.flush()?;
         Ok(Report { events, chain, omissions })
     }
-}
-
-fn progress(events: u64) -> ProgressBar {
-    if !std::io::stderr().is_terminal() {
-        return ProgressBar::hidden();
-    }
-    let style = ProgressStyle::with_template("{bar:40} {pos}/{len} events, {per_sec}, {eta} left");
-    ProgressBar::new(events).with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
 }

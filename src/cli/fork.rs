@@ -5,8 +5,8 @@ use clap::Args;
 use serde_json::json;
 
 use super::Target;
-use super::command::{connect, print_session, refusal};
-use super::space::Gauge;
+use super::command::{connect, labels, print_session, refusal};
+use super::gauge::Gauge;
 use super::text::{hex, shown};
 use crate::rpc::pb;
 
@@ -50,10 +50,6 @@ pub(super) struct DetachArgs {
 }
 
 pub(super) async fn fork(args: ForkArgs) -> anyhow::Result<()> {
-    let label = |label: &String| {
-        let (key, value) = label.split_once('=').with_context(|| format!("--label {label} is not KEY=VALUE"))?;
-        Ok((key.to_owned(), value.to_owned()))
-    };
     let boundary = match (args.at, args.anchor, args.last_turn) {
         (Some(_), _, _) => pb::Boundary::Inclusive,
         (_, Some(_), _) => pb::Boundary::Anchor,
@@ -67,7 +63,7 @@ pub(super) async fn fork(args: ForkArgs) -> anyhow::Result<()> {
         boundary_seq: args.at.or(args.anchor),
         child_id: args.child,
         cwd: args.cwd,
-        labels: args.labels.iter().map(label).collect::<anyhow::Result<_>>()?,
+        labels: labels(&args.labels)?,
         agent_preset: args.preset,
         keep_agent_preset: args.keep_preset,
         ..pb::ForkRequest::default()
@@ -90,7 +86,7 @@ pub(super) async fn detach(args: DetachArgs) -> anyhow::Result<()> {
     };
     let answer = connect(&args.target).await?.forks.detach(request).await;
     let mut steps = answer.map_err(|status| refusal(&status))?.into_inner();
-    let gauge = Gauge::new("events copied", None);
+    let gauge = Gauge::new("events copied");
     while let Some(step) = steps.message().await.map_err(|status| refusal(&status))? {
         gauge.set(step.events, Some(step.events_total));
         if !step.done {

@@ -1,16 +1,16 @@
 //! `quipu import`: session files of the reference harness, into a server.
 
 use std::fs::File;
-use std::io::{BufReader, IsTerminal};
+use std::io::BufReader;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail};
 use clap::Args;
-use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
 
 use super::Target;
 use super::command::{Batch, connect, head, refusal};
+use super::gauge::Gauge;
 use super::text::shown;
 use crate::codec::Chain;
 use crate::model::SessionId;
@@ -101,7 +101,7 @@ async fn import_file(
     };
     client.sessions.create_session(request).await.map_err(|status| refusal(&status))?;
     let present = head(client, namespace, scan.id.as_str()).await?;
-    let mut import = Import { present, chain: Chain::START, next_seq: 0, progress: progress(&scan) };
+    let mut import = Import { present, chain: Chain::START, next_seq: 0, gauge: Gauge::of_events(scan.events) };
     let mut batch = Batch {
         namespace: namespace.to_owned(),
         session_id: scan.id.as_str().to_owned(),
@@ -114,7 +114,7 @@ async fn import_file(
         import.take(event?, client, &mut batch).await?;
     }
     batch.send(client, &mut import.next_seq).await?;
-    import.progress.finish_and_clear();
+    import.gauge.end();
     if import.present.next_seq > scan.events {
         bail!("the session has {} events, the file {}", import.present.next_seq, scan.events);
     }
@@ -127,13 +127,13 @@ struct Import {
     present: pb::Head,
     chain: Chain,
     next_seq: u64,
-    progress: ProgressBar,
+    gauge: Gauge,
 }
 
 impl Import {
     /// Passes over an event that the server has, comparing by the chain, or sends it.
     async fn take(&mut self, event: crate::model::Event, client: &mut Client, batch: &mut Batch) -> anyhow::Result<()> {
-        self.progress.inc(1);
+        self.gauge.step();
         if event.seq.get() >= self.present.next_seq {
             return batch.push(event.body, client, &mut self.next_seq, 500).await;
         }
@@ -147,12 +147,4 @@ impl Import {
             Ok(())
         }
     }
-}
-
-fn progress(scan: &Scan) -> ProgressBar {
-    if !std::io::stderr().is_terminal() {
-        return ProgressBar::hidden();
-    }
-    let style = ProgressStyle::with_template("{bar:40} {pos}/{len} events, {per_sec}, {eta} left");
-    ProgressBar::new(scan.events).with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
 }

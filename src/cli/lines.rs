@@ -2,7 +2,7 @@
 
 use anyhow::{Context as _, bail};
 
-use super::text::hex;
+use super::text::{hex, unhex};
 use crate::model::json::{self, Value};
 use crate::model::{Event, NewEvent};
 use crate::portable::dsh;
@@ -41,12 +41,7 @@ pub(super) fn read(text: &[u8], now_ms: i64) -> anyhow::Result<(NewEvent, Option
 
 fn read_hex(root: Value<'_, '_>) -> anyhow::Result<NewEvent> {
     let text = root.get("dataHex").and_then(Value::to_text).context("`dataHex` must be a string")?;
-    // `from_str_radix` would take a sign.
-    let is_hex = text.bytes().all(|byte| byte.is_ascii_hexdigit());
-    let byte = |at: usize| text.get(at..at + 2).and_then(|pair| u8::from_str_radix(pair, 16).ok());
-    let data: Option<Vec<u8>> = (0..text.len()).step_by(2).map(byte).collect();
-    let data = data.filter(|_| is_hex);
-    let data = data.context("`dataHex` must be pairs of hexadecimal digits")?;
+    let data = unhex(&text).context("`dataHex` must be pairs of hexadecimal digits")?;
     let doc_text = as_data(root.raw());
     let doc = json::parse(doc_text.as_bytes())?;
     let event = dsh::read_event(doc.root(), None).map_err(anyhow::Error::msg)?;

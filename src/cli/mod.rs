@@ -16,6 +16,7 @@ mod command;
 pub mod config;
 mod export;
 mod fork;
+mod gauge;
 mod import;
 mod keep;
 mod kinds;

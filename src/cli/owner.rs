@@ -6,10 +6,10 @@ use anyhow::Context as _;
 use clap::Args;
 use serde_json::json;
 
-use super::command::{connect, head_json, refusal, row};
-use super::text::{hex, shown, time};
+use super::command::{connect, head_json, refusal, row, session};
+use super::text::{shown, time, unhex};
 use super::{Target, lines};
-use crate::rpc::client::{self, Client};
+use crate::rpc::client;
 use crate::rpc::pb;
 
 #[derive(Args)]
@@ -142,7 +142,9 @@ pub(super) async fn repair(args: RepairArgs) -> anyhow::Result<()> {
     let mut client = connect(&args.target).await?;
     let revision = match &args.revision {
         Some(text) => unhex(text).with_context(|| format!("--revision {text} is not hex"))?,
-        None => session(&mut client, &args.target, &args.id).await?.head.unwrap_or_default().revision.to_vec(),
+        None => {
+            session(&mut client, &args.target.namespace, &args.id).await?.head.unwrap_or_default().revision.to_vec()
+        }
     };
     let request = pb::CommitRepairRequest {
         namespace: args.target.namespace.clone(),
@@ -170,7 +172,7 @@ pub(super) async fn repair(args: RepairArgs) -> anyhow::Result<()> {
 }
 
 pub(super) async fn owner(args: OwnerArgs) -> anyhow::Result<()> {
-    let session = session(&mut connect(&args.target).await?, &args.target, &args.id).await?;
+    let session = session(&mut connect(&args.target).await?, &args.target.namespace, &args.id).await?;
     let owner = session.head.unwrap_or_default().owner;
     if args.target.json {
         let trail: Vec<_> = session.take_overs.iter().map(take_over_json).collect();
@@ -227,12 +229,6 @@ pub(super) async fn take_over(args: TakeOverArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn session(client: &mut Client, target: &Target, id: &str) -> anyhow::Result<pb::Session> {
-    let request = pb::GetSessionRequest { namespace: target.namespace.clone(), session_id: id.to_owned() };
-    let answer = client.sessions.get_session(request).await.map_err(|status| refusal(&status))?.into_inner();
-    answer.session.context("no session in the answer")
-}
-
 fn state(owner: &pb::Owner) -> String {
     owner.state().as_str_name().trim_start_matches("OWNER_STATE_").to_lowercase()
 }
@@ -260,13 +256,4 @@ fn take_over_json(take_over: &pb::TakeOver) -> serde_json::Value {
         "epoch": take_over.epoch, "at_ms": take_over.at_ms, "holder": take_over.holder,
         "from_holder": take_over.from_holder, "reason": take_over.reason,
     })
-}
-
-/// Bytes from their hex form.
-fn unhex(text: &str) -> Option<Vec<u8>> {
-    let digits: Option<Vec<u8>> = text.chars().map(|c| c.to_digit(16).map(|digit| digit as u8)).collect();
-    let digits = digits.filter(|digits| digits.len().is_multiple_of(2))?;
-    let bytes: Vec<u8> = digits.chunks(2).map(|pair| pair[0] << 4 | pair[1]).collect();
-    debug_assert_eq!(hex(&bytes), text.to_lowercase());
-    Some(bytes)
 }

@@ -1,15 +1,14 @@
 //! `quipu purge`, `quipu retention` and `quipu du`: what is used, what may go, and making it go.
 
-use std::io::IsTerminal;
 use std::time::Duration;
 
 use anyhow::bail;
 use clap::Args;
-use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
 
 use super::command::{connect, refusal};
-use super::text::{clipped, hex, shown, time};
+use super::gauge::Gauge;
+use super::text::{clipped, hex, shown, size, time};
 use super::{Target, rules};
 use crate::rpc::client::Client;
 use crate::rpc::pb;
@@ -47,39 +46,11 @@ pub(super) struct DuArgs {
     target: Target,
 }
 
-/// Shows on a terminal how far long work is; elsewhere nothing.
-pub(super) struct Gauge(ProgressBar);
-
-impl Gauge {
-    /// Of work whose length may not be known yet.
-    pub(super) fn new(what: &'static str, total: Option<u64>) -> Self {
-        if !std::io::stderr().is_terminal() {
-            return Self(ProgressBar::hidden());
-        }
-        let bar = total.map_or_else(ProgressBar::new_spinner, ProgressBar::new).with_message(what);
-        let style = ProgressStyle::with_template("{pos}/{len} {msg} {wide_bar} {elapsed}");
-        Self(bar.with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar())))
-    }
-
-    /// So much is done.
-    pub(super) fn set(&self, done: u64, total: Option<u64>) {
-        if let Some(total) = total {
-            self.0.set_length(total);
-        }
-        self.0.set_position(done);
-    }
-
-    /// All is done.
-    pub(super) fn end(&self) {
-        self.0.finish_and_clear();
-    }
-}
-
 pub(super) async fn purge(args: PurgeArgs) -> anyhow::Result<()> {
     let request = pb::PurgeRequest { namespace: args.target.namespace.clone(), dry_run: args.dry_run };
     let answer = connect(&args.target).await?.admin.purge(request).await;
     let mut steps = answer.map_err(|status| refusal(&status))?.into_inner();
-    let (mut sums, gauge) = ((0, 0, 0), Gauge::new("sessions purged", None));
+    let (mut sums, gauge) = ((0, 0, 0), Gauge::new("sessions purged"));
     while let Some(step) = steps.message().await.map_err(|status| refusal(&status))? {
         for receipt in &step.receipts {
             sums = (sums.0 + 1, sums.1 + receipt.events, sums.2 + receipt.bytes);
@@ -94,7 +65,7 @@ pub(super) async fn purge(args: PurgeArgs) -> anyhow::Result<()> {
                 Ok(say!("{sums}")?)
             } else {
                 let verb = if args.dry_run { "would free" } else { "freed" };
-                Ok(say!("{verb} {} in {events} events of {sessions} deleted sessions", size(bytes))?)
+                Ok(say!("{verb} {} in {events} events of {sessions} deleted sessions", size(bytes as f64))?)
             };
         }
     }
@@ -111,7 +82,7 @@ fn print_receipt(receipt: &pb::PurgeReceipt, as_json: bool) -> std::io::Result<(
         return say!("{receipt}");
     }
     let rest = if *shared { format!("; forks keep the first {from_seq}") } else { String::new() };
-    say!("{:>10}  {:>9} events  {}{rest}", size(*bytes), events, shown(session_id))
+    say!("{:>10}  {:>9} events  {}{rest}", size(*bytes as f64), events, shown(session_id))
 }
 
 pub(super) async fn retention(args: RetentionArgs) -> anyhow::Result<()> {
@@ -122,7 +93,7 @@ pub(super) async fn retention(args: RetentionArgs) -> anyhow::Result<()> {
     };
     let answer = connect(&args.target).await?.admin.retain(request).await;
     let mut steps = answer.map_err(|status| refusal(&status))?.into_inner();
-    let ((mut gone, mut kept, mut bytes), gauge) = ((0, 0, 0), Gauge::new("sessions looked at", None));
+    let ((mut gone, mut kept, mut bytes), gauge) = ((0, 0, 0), Gauge::new("sessions looked at"));
     while let Some(step) = steps.message().await.map_err(|status| refusal(&status))? {
         for aged in &step.sessions {
             let session = aged.session.clone().unwrap_or_default();
@@ -139,9 +110,9 @@ pub(super) async fn retention(args: RetentionArgs) -> anyhow::Result<()> {
             return if args.target.json {
                 Ok(say!("{}", json!({"deleted": gone, "kept": kept, "bytes": bytes, "dry_run": !args.apply}))?)
             } else if args.apply {
-                Ok(say!("deleted {gone} sessions, kept {kept}; quipu purge frees {}", size(bytes))?)
+                Ok(say!("deleted {gone} sessions, kept {kept}; quipu purge frees {}", size(bytes as f64))?)
             } else {
-                Ok(say!("would delete {gone} sessions of {}, keep {kept}; --apply does it", size(bytes))?)
+                Ok(say!("would delete {gone} sessions of {}, keep {kept}; --apply does it", size(bytes as f64))?)
             };
         }
     }
@@ -164,7 +135,7 @@ fn print_aged((aged, session): (&pb::AgedSession, &pb::Session), args: &Retentio
     }
     let fate =
         kept.map_or_else(|| if args.apply { "deleted".into() } else { "goes".into() }, |kept| format!("kept: {kept}"));
-    say!("{}  {:>10}  {:<38}  {fate}", time(updated_ms as i64), size(session.bytes), shown(id))
+    say!("{}  {:>10}  {:<38}  {fate}", time(updated_ms as i64), size(session.bytes as f64), shown(id))
 }
 
 pub(super) async fn du(args: DuArgs) -> anyhow::Result<()> {
@@ -184,9 +155,9 @@ pub(super) async fn du(args: DuArgs) -> anyhow::Result<()> {
         return Ok(say!("{usage}")?);
     }
     let (sessions, deleted) = (usage.sessions, usage.deleted_sessions);
-    say!("{:>10}  in {} events of {sessions} sessions", size(usage.bytes), usage.events - usage.shared_events)?;
-    say!("{:>10}  in {deleted} deleted sessions", size(usage.deleted_bytes))?;
-    say!("{:>10}  of it quipu purge frees", size(usage.purgeable_bytes))?;
+    say!("{:>10}  in {} events of {sessions} sessions", size(usage.bytes as f64), usage.events - usage.shared_events)?;
+    say!("{:>10}  in {deleted} deleted sessions", size(usage.deleted_bytes as f64))?;
+    say!("{:>10}  of it quipu purge frees", size(usage.purgeable_bytes as f64))?;
     Ok(())
 }
 
@@ -218,7 +189,7 @@ fn print_size(session: &pb::Session, as_json: bool) -> std::io::Result<()> {
         return say!("{row}");
     }
     let shared = if session.shared_events == 0 { String::new() } else { format!(", {} shared", session.shared_events) };
-    say!("{:>10}  {:<38}  {} events{shared}", size(session.bytes), shown(id), session.events)
+    say!("{:>10}  {:<38}  {} events{shared}", size(session.bytes as f64), shown(id), session.events)
 }
 
 /// What a list knows of a session besides its header, for people.
@@ -234,14 +205,5 @@ pub(super) fn print_facts(session: &pb::Session) -> std::io::Result<()> {
         None | Some(0) => String::new(),
         Some(forks) => format!(", {forks} sessions share events of it"),
     };
-    say!("events       {}{shared}, {} of its own{forks}", session.events, size(session.bytes))
-}
-
-/// Bytes for people.
-pub(super) fn size(bytes: u64) -> String {
-    let units = [("GiB", 30), ("MiB", 20), ("KiB", 10)];
-    match units.iter().find(|(_, shift)| bytes >> shift > 0) {
-        Some((unit, shift)) => format!("{:.1} {unit}", bytes as f64 / (1_u64 << shift) as f64),
-        None => format!("{bytes} B"),
-    }
+    say!("events       {}{shared}, {} of its own{forks}", session.events, size(session.bytes as f64))
 }

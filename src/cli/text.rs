@@ -36,6 +36,20 @@ pub(super) fn hex(bytes: &[u8]) -> String {
     bytes.iter().flat_map(|byte| [DIGITS[usize::from(byte >> 4)], DIGITS[usize::from(byte & 15)]]).collect()
 }
 
+/// Bytes from their hexadecimal form; `None` unless all of it is pairs of digits.
+pub(super) fn unhex(text: &str) -> Option<Vec<u8>> {
+    let digits: Option<Vec<u8>> = text.chars().map(|c| c.to_digit(16).map(|digit| digit as u8)).collect();
+    let digits = digits.filter(|digits| digits.len().is_multiple_of(2))?;
+    Some(digits.chunks(2).map(|pair| pair[0] << 4 | pair[1]).collect())
+}
+
+/// Bytes for people.
+pub(super) fn size(bytes: f64) -> String {
+    let units = [("GiB", 1_073_741_824.0), ("MiB", 1_048_576.0), ("KiB", 1024.0)];
+    let unit = units.iter().find(|(_, size)| bytes >= *size);
+    unit.map_or_else(|| format!("{bytes:.0} B"), |(name, size)| format!("{:.1} {name}", bytes / size))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -13,7 +13,7 @@ use super::pb::log_service_client::LogServiceClient;
 use super::pb::owner_service_client::OwnerServiceClient;
 use super::pb::session_service_client::SessionServiceClient;
 use super::pb::view_service_client::ViewServiceClient;
-use crate::model::{Event, Header, NewEvent, Seq};
+use crate::model::{Event, Header, NewEvent};
 
 /// Largest message that is received: the largest event that a server can be configured for, with its envelope.
 const MESSAGE_BYTES_MAX: usize = 72 << 20;
@@ -80,15 +80,5 @@ pub fn new_event(event: NewEvent) -> pb::NewEvent {
 
 /// An event as it came from ReadFrom; `None` when it breaks the contract of the wire.
 pub fn event(event: pb::Event) -> Option<Event> {
-    let seq = Seq::new(event.seq)?;
-    // An event is a new event with a place; what is read is held to the same rules.
-    let body = pb::NewEvent {
-        time_ms: event.time_ms,
-        r#type: event.r#type,
-        data: event.data,
-        ignorable: event.ignorable,
-        surface_op: event.surface_op,
-        source_event_seqs: event.source_event_seqs,
-    };
-    Some(Event { seq, body: convert::new_event(0, body).ok()? })
+    convert::event(0, event).ok()
 }

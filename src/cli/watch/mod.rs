@@ -34,13 +34,6 @@ pub(super) struct TopArgs {
     json: u64,
 }
 
-/// Bytes for people.
-fn bytes(n: f64) -> String {
-    let units = [("GiB", 1_073_741_824.0), ("MiB", 1_048_576.0), ("KiB", 1024.0)];
-    let unit = units.iter().find(|(_, size)| n >= *size);
-    unit.map_or_else(|| format!("{n:.0} B"), |(name, size)| format!("{:.1} {name}", n / size))
-}
-
 /// A bound of a time for people.
 fn time(seconds: Option<f64>) -> String {
     match seconds {

@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use super::super::text;
 use super::page::{Page, ask};
-use super::{StatusArgs, bytes, listed, time};
+use super::{StatusArgs, listed, time};
 use crate::cli::text::shown;
 
 const APPEND: (&str, &str) = ("method", "quipu.v1.LogService/Append");
@@ -82,13 +83,14 @@ impl Status {
             found.sort_by(|a, b| b.1.total_cmp(&a.1));
             listed(&found)
         };
-        let parts: Vec<_> = self.data_bytes.iter().map(|(part, size)| format!("{part} {}", bytes(*size))).collect();
+        let parts: Vec<_> =
+            self.data_bytes.iter().map(|(part, size)| format!("{part} {}", text::size(*size))).collect();
         let why = if self.why.is_empty() { String::new() } else { format!(": {}", self.why) };
         vec![
             ("state", format!("{}{why}", self.state)),
             (
                 "version",
-                format!("{}, up {:.0} s, {} of memory", self.version, self.up_seconds, bytes(self.resident_bytes)),
+                format!("{}, up {:.0} s, {} of memory", self.version, self.up_seconds, text::size(self.resident_bytes)),
             ),
             (
                 "clients",
@@ -113,8 +115,8 @@ impl Status {
                 "space",
                 format!(
                     "{} of {} free; {}",
-                    bytes(self.disk_free_bytes),
-                    bytes(self.disk_size_bytes),
+                    text::size(self.disk_free_bytes),
+                    text::size(self.disk_size_bytes),
                     parts.join(", ")
                 ),
             ),

@@ -13,8 +13,9 @@ use ratatui::text::Line;
 use ratatui::widgets::{Block, Gauge, Paragraph, Sparkline};
 use serde_json::json;
 
+use super::super::text;
 use super::page::{Page, ask};
-use super::{TopArgs, bytes, listed, time};
+use super::{TopArgs, listed, time};
 use crate::cli::text::shown;
 
 /// Looks that the curves show.
@@ -129,7 +130,7 @@ fn draw(frame: &mut Frame<'_>, watch: &Watch) {
     frame.render_widget(Paragraph::new(lines(look)).block(Block::bordered().title(" now ")), figures);
     let (free, size) = (look.page.value("quipu_disk_free_bytes"), look.page.value("quipu_disk_size_bytes"));
     let used = if size > 0.0 { (1.0 - free / size).clamp(0.0, 1.0) } else { 0.0 };
-    let label = format!("{} of {} free", bytes(free), bytes(size));
+    let label = format!("{} of {} free", text::size(free), text::size(size));
     frame.render_widget(Gauge::default().block(Block::bordered().title(" volume ")).ratio(used).label(label), room);
 }
 
@@ -141,7 +142,7 @@ fn curve(frame: &mut Frame<'_>, area: Rect, (title, values): (String, &VecDeque<
 fn lines(look: &Look) -> Vec<Line<'static>> {
     let value = |name| look.page.value(name);
     let parts: Vec<_> =
-        look.page.by("quipu_data_bytes", "part").iter().map(|(part, n)| format!("{part} {}", bytes(*n))).collect();
+        look.page.by("quipu_data_bytes", "part").iter().map(|(part, n)| format!("{part} {}", text::size(*n))).collect();
     let texts = [
         format!(
             "{} connections, {} calls running, {} sessions in memory",
@@ -151,9 +152,9 @@ fn lines(look: &Look) -> Vec<Line<'static>> {
         ),
         format!(
             "{}/s appended, {}/s read, {}/s to the journal",
-            bytes(look.rate("quipu_append_bytes_total")),
-            bytes(look.rate("quipu_read_bytes_total")),
-            bytes(look.rate("quipu_journal_written_bytes_total"))
+            text::size(look.rate("quipu_append_bytes_total")),
+            text::size(look.rate("quipu_read_bytes_total")),
+            text::size(look.rate("quipu_journal_written_bytes_total"))
         ),
         format!(
             "{} changes wait; running commit {:.1} s; {} index rebuilds, {} damaged places",
@@ -164,7 +165,11 @@ fn lines(look: &Look) -> Vec<Line<'static>> {
         ),
         format!("data: {}", parts.join(", ")),
         format!("refusals since the last look: {}", listed(&look.refusals())),
-        format!("memory {}, {} descriptors", bytes(value("process_resident_memory_bytes")), value("process_open_fds")),
+        format!(
+            "memory {}, {} descriptors",
+            text::size(value("process_resident_memory_bytes")),
+            value("process_open_fds")
+        ),
     ];
     texts.into_iter().map(|text| Line::raw(shown(&text))).collect()
 }
