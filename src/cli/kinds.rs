@@ -122,12 +122,15 @@ pub(super) mod time {
     }
 
     pub(in crate::cli) fn parse(text: &str) -> Result<Duration, String> {
-        let units = [("ms", 1), ("s", 1000), ("m", 60_000)];
-        let unit =
-            units.iter().find_map(|(name, factor)| Some((text.strip_suffix(name)?.parse::<u64>().ok()?, factor)));
-        let millis = unit.and_then(|(number, factor)| number.checked_mul(*factor)).filter(|millis| *millis > 0);
+        let millis = super::millis(text, &[("ms", 1), ("s", 1000), ("m", 60_000)]).filter(|millis| *millis > 0);
         millis.map(Duration::from_millis).ok_or_else(|| "is not a time like 200ms, 30s or 5m".to_owned())
     }
+}
+
+/// The milliseconds of a number with a unit.
+pub(super) fn millis(text: &str, units: &[(&str, u64)]) -> Option<u64> {
+    let number = |(name, factor): &(&str, u64)| Some((text.strip_suffix(name)?.parse::<u64>().ok()?, *factor));
+    units.iter().find_map(number).and_then(|(number, factor)| number.checked_mul(factor))
 }
 
 /// A byte count in the largest unit that is exact.

@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use super::kinds;
 use crate::model::Namespace;
 use crate::service::Retention;
 
@@ -35,7 +36,7 @@ pub(super) fn parse(text: &str) -> Result<Vec<Retention>, String> {
 
 /// Long times: `90m`, `12h`, `30d`.
 pub(super) mod age {
-    use super::{Duration, UNITS};
+    use super::{Duration, UNITS, kinds};
 
     pub(in crate::cli) fn show(age: &Duration) -> String {
         let millis = age.as_millis() as u64;
@@ -44,9 +45,7 @@ pub(super) mod age {
     }
 
     pub(in crate::cli) fn parse(text: &str) -> Result<Duration, String> {
-        let unit =
-            UNITS.iter().find_map(|(name, factor)| Some((text.strip_suffix(name)?.parse::<u64>().ok()?, *factor)));
-        let millis = unit.and_then(|(number, factor)| number.checked_mul(factor));
+        let millis = kinds::millis(text, &UNITS);
         millis.map(Duration::from_millis).ok_or_else(|| "is not a time like 90m, 12h or 30d".to_owned())
     }
 }

@@ -13,6 +13,7 @@ use opentelemetry_proto::tonic::collector::trace::v1::trace_service_server::{Tra
 use opentelemetry_proto::tonic::collector::trace::v1::{ExportTraceServiceRequest, ExportTraceServiceResponse};
 use opentelemetry_proto::tonic::trace::v1::Span;
 use quipu::metrics::CATALOG;
+use quipu::rpc::client::Client;
 use quipu::rpc::pb;
 use quipu::service::Options;
 use quipu::store::fault::{FaultStore, Plan};
@@ -26,6 +27,7 @@ use tonic_health::pb::health_client::HealthClient;
 use crate::support::gate::GateStore;
 use crate::support::process::{Process, run_with};
 use crate::support::python;
+use crate::support::volume::Volume;
 use crate::support::{Calls, all_of, batch, note, notes, refused, run, setting, stored};
 
 /// A node with probes and metrics, and where they are.
@@ -92,6 +94,17 @@ fn spares_are_made(dir: &std::path::Path) {
     while segments().filter(|entry| entry.as_ref().unwrap().path().extension().unwrap() == "qj").count() < 2 {
         std::thread::yield_now();
     }
+}
+
+/// A node on a volume of its own with one event of the session `s`; `None` where there are no volumes.
+async fn on_a_volume() -> Option<(Volume, Watched, Client)> {
+    let volume = Volume::new(512 << 20)?;
+    let watched = Watched::start(&volume.dir(), &CALM);
+    let mut client = watched.server.client().await;
+    client.make("s").await;
+    client.append(batch("s", 0, notes("a", 1))).await.unwrap();
+    spares_are_made(&volume.dir());
+    Some((volume, watched, client))
 }
 
 /// The value of a series of a page, by its name with labels.
@@ -200,7 +213,7 @@ fn a_second_process_waits_for_the_directory_says_who_has_it_and_goes_on_when_it_
 #[test]
 fn a_full_volume_is_refused_at_the_mark_and_taken_again_without_a_restart() {
     run(async {
-        let Some(volume) = crate::support::volume::Volume::new(512 << 20) else { return };
+        let Some(volume) = Volume::new(512 << 20) else { return };
         let small = ["--segment-bytes", "32MiB", "--spare-segments", "1", "--reserve-bytes", "1MiB"];
         let marks = ["--disk-free-warn", "200MiB", "--disk-free-min", "100MiB"];
         let mut watched = Watched::start(&volume.dir(), &[&small[..], &marks].concat());
@@ -240,12 +253,7 @@ fn a_full_volume_is_refused_at_the_mark_and_taken_again_without_a_restart() {
 #[test]
 fn a_volume_that_dies_shows_in_readiness_and_metrics_while_the_node_stays_live() {
     run(async {
-        let Some(volume) = crate::support::volume::Volume::new(512 << 20) else { return };
-        let mut watched = Watched::start(&volume.dir(), &CALM);
-        let mut client = watched.server.client().await;
-        client.make("s").await;
-        client.append(batch("s", 0, notes("a", 1))).await.unwrap();
-        spares_are_made(&volume.dir());
+        let Some((volume, mut watched, mut client)) = on_a_volume().await else { return };
         volume.shut_down();
         refused(client.append(batch("s", 1, notes("b", 1))).await, Code::Unavailable, "SYNC_FAILED");
         let text = watched.until("/readyz", 503);
@@ -490,7 +498,7 @@ async fn host(address: Arc<Mutex<String>>, end: Arc<std::sync::atomic::AtomicBoo
     while !end.load(std::sync::atomic::Ordering::Relaxed) {
         let target = address.lock().unwrap().clone();
         if client.is_none() {
-            client = quipu::rpc::client::Client::connect(&target).await.ok();
+            client = Client::connect(&target).await.ok();
         }
         let Some(connected) = &mut client else {
             // As a client backs off.
@@ -625,12 +633,7 @@ fn a_damaged_session_shows_in_metrics_and_the_node_serves_the_others() {
 #[test]
 fn a_file_system_that_turns_read_only_is_said_with_its_reason() {
     run(async {
-        let Some(volume) = crate::support::volume::Volume::new(512 << 20) else { return };
-        let mut watched = Watched::start(&volume.dir(), &CALM);
-        let mut client = watched.server.client().await;
-        client.make("s").await;
-        client.append(batch("s", 0, notes("a", 1))).await.unwrap();
-        spares_are_made(&volume.dir());
+        let Some((volume, mut watched, mut client)) = on_a_volume().await else { return };
         // What the kernel does after an error; files that are open for writing stay so, their writes fail.
         volume.turn_read_only();
         let refusal = client.append(batch("s", 1, notes("b", 1))).await.unwrap_err();
