@@ -102,6 +102,7 @@ impl Config {
         }
         let counts = [
             ("serving_loops", self.serving_loops, 0..=1024),
+            ("stream_credit_bytes", self.service.stream_credit_bytes, 1..=1 << 30),
             ("reads_max", self.service.reads_max, 1..=1_000_000),
             ("batch_events_max", self.service.limits.batch_events_max, 1..=rpc::BATCH_EVENTS_MAX),
             ("event_bytes_max", event_bytes_max, 1..=64 << 20),
@@ -177,7 +178,7 @@ macro_rules! setting {
 }
 
 /// All settings.
-pub const SETTINGS: [Setting; 25] = [
+pub const SETTINGS: [Setting; 26] = [
     setting!(listen, "ADDRESS:PORT", plain, listen, "where clients connect; port 0 picks a free one"),
     setting!(data_dir, "DIR", path, data_dir, "where the store lives; made if missing"),
     setting!(insecure, "true|false", plain, insecure, "allow a listen address that is not loopback"),
@@ -189,6 +190,13 @@ pub const SETTINGS: [Setting; 25] = [
     setting!(batch_events_max, "COUNT", plain, service.limits.batch_events_max, "most events of one append"),
     setting!(batch_bytes_max, "SIZE", size, service.limits.batch_bytes_max, "most bytes of one append"),
     setting!(append_budget_bytes, "SIZE", size, service.append_budget_bytes, "bytes of appends that may wait at once"),
+    setting!(
+        stream_credit_bytes,
+        "SIZE",
+        size,
+        service.stream_credit_bytes,
+        "bytes of batches that one AppendStream may have unanswered"
+    ),
     setting!(reads_max, "COUNT", plain, service.reads_max, "reads at once"),
     setting!(accept_window, "TIME", time, service.accept_window, "longest wait of an ACCEPTED append for its write"),
     setting!(commit_timeout, "TIME", time, service.commit_timeout, "wait for the disk before an outcome is unknown"),

@@ -40,6 +40,15 @@ pub(super) fn ack_level(level: Option<i32>) -> Result<AckLevel> {
     }
 }
 
+impl From<AckLevel> for pb::AckLevel {
+    fn from(level: AckLevel) -> Self {
+        match level {
+            AckLevel::Accepted => Self::Accepted,
+            AckLevel::Durable => Self::Durable,
+        }
+    }
+}
+
 pub(super) fn profile(profile: Option<i32>) -> Result<Profile> {
     match profile.map(pb::Profile::try_from) {
         None | Some(Ok(pb::Profile::Dsh)) => Ok(Profile::Dsh),

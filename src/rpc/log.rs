@@ -9,12 +9,13 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tonic::{Request, Response, Status};
 
+use super::append_stream::AppendStream;
 use super::convert;
 use super::pb;
 use super::pb::log_service_server::LogService;
 use super::pb::read_from_response::Frame;
 use super::sessions::missing;
-use crate::service::{AckLevel, Append, Error, Reading, Reason, Service};
+use crate::service::{Append, Error, Reading, Reason, Service};
 
 /// The adapter.
 pub(super) struct Log {
@@ -28,7 +29,7 @@ pub(super) struct Log {
 /// Data bytes in one frame.
 const FRAME_BYTES: usize = 256 << 10;
 /// Reports in one answer; the head counts all.
-const REPORTS_MAX: usize = 1000;
+pub(super) const REPORTS_MAX: usize = 1000;
 /// How long a reader may take nothing.
 const STALL: std::time::Duration = std::time::Duration::from_secs(60);
 /// Frames between the reader of the store and the connection.
@@ -49,16 +50,22 @@ impl LogService for Log {
             incarnation: convert::incarnation(request.incarnation.as_deref())?,
         };
         let appended = self.service.append(append).await?;
-        let ack_level = match appended.level {
-            AckLevel::Accepted => pb::AckLevel::Accepted,
-            AckLevel::Durable => pb::AckLevel::Durable,
-        };
+        let ack_level = pb::AckLevel::from(appended.level);
         Ok(Response::new(pb::AppendResponse {
             head: Some(appended.head.into()),
             ack_level: ack_level.into(),
             deduplicated: appended.deduplicated,
             reports: appended.reports.into_iter().take(REPORTS_MAX).map(Into::into).collect(),
         }))
+    }
+
+    type AppendStreamStream = AppendStream;
+
+    async fn append_stream(
+        &self,
+        request: Request<tonic::Streaming<pb::AppendStreamRequest>>,
+    ) -> Result<Response<AppendStream>, Status> {
+        Ok(Response::new(AppendStream::new(self.service.pipeline(), request.into_inner(), self.stop.clone())))
     }
 
     async fn flush(&self, request: Request<pb::FlushRequest>) -> Result<Response<pb::FlushResponse>, Status> {

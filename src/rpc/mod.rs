@@ -8,6 +8,7 @@ pub mod client;
 pub mod loops;
 pub mod server;
 
+mod append_stream;
 mod codec;
 mod convert;
 mod log;

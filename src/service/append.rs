@@ -8,13 +8,13 @@ use std::sync::Arc;
 use super::budget::Permit;
 use super::committer::Waiter;
 use super::fold::{Arriving, Rewritten};
-use super::session::Slot;
+use super::session::{Live, Slot};
 use super::{Error, Head, Reason, Service, durable, live, live_as, live_mut};
 use crate::model::json::Doc;
 use crate::model::{Incarnation, Limits, NewEvent, Seq, SessionKey};
 use crate::replay::admit::{Report, reads_payload};
 use crate::replay::surface::original_needed;
-use crate::store::Change;
+use crate::store::{Change, Run};
 
 /// When an append is answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,6 +65,16 @@ enum Placed {
     Queued(Waiter, Appended),
 }
 
+/// What becomes of a batch that nothing refuses.
+pub(super) enum Decided {
+    /// Its log must be folded first.
+    Fold,
+    /// Its first seq is taken.
+    Taken,
+    /// It is the end of the log now.
+    Next(Run, Vec<Report>),
+}
+
 impl Service {
     /// Appends a batch (design, section 4).
     pub async fn append(&self, append: Append) -> Result<Appended, Error> {
@@ -110,21 +120,11 @@ impl Service {
     ) -> Result<Option<Placed>, Error> {
         let mut state = slot.state.lock();
         let live = live_mut(&mut state, &append.key)?;
-        live.check_incarnation(append.incarnation)?;
-        live.check_whole()?;
-        if append.first_seq > live.next_seq {
-            let message = format!("the batch starts at seq {}, the log ends at {}", append.first_seq, live.next_seq);
-            return Err(live.conflict(self.inner.store_id, Reason::SeqGap, message, None));
-        }
-        if append.first_seq < live.next_seq {
-            return Ok(Some(Placed::Taken(live.birth.incarnation)));
-        }
-        if live.needs_fold() {
-            return Ok(None);
-        }
-        arriving.originals.check(live.log)?;
-        let reports = live.hold(arriving)?;
-        let run = live.admit(&append.events, arriving.bytes)?;
+        let (run, reports) = match self.decide(live, append, arriving)? {
+            Decided::Fold => return Ok(None),
+            Decided::Taken => return Ok(Some(Placed::Taken(live.birth.incarnation))),
+            Decided::Next(run, reports) => (run, reports),
+        };
         let change = Change::Append { log: live.log, run };
         let appended =
             Appended { head: live.head(self.inner.store_id), level: append.level, deduplicated: false, reports };
@@ -135,6 +135,32 @@ impl Service {
             }
             (_, permit) => Placed::Queued(self.committer.submit(slot, Some(change), permit), appended),
         }))
+    }
+
+    /// Holds a batch to everything that can refuse it, and adds it to the log in memory if nothing does. Whoever gets a
+    /// run must queue it before the slot is unlocked.
+    pub(super) fn decide(
+        &self,
+        live: &mut Live,
+        append: &Append,
+        arriving: &Arriving<'_, '_>,
+    ) -> Result<Decided, Error> {
+        live.check_incarnation(append.incarnation)?;
+        live.check_whole()?;
+        if append.first_seq > live.next_seq {
+            let message = format!("the batch starts at seq {}, the log ends at {}", append.first_seq, live.next_seq);
+            return Err(live.conflict(self.inner.store_id, Reason::SeqGap, message, None));
+        }
+        if append.first_seq < live.next_seq {
+            return Ok(Decided::Taken);
+        }
+        if live.needs_fold() {
+            return Ok(Decided::Fold);
+        }
+        arriving.originals.check(live.log)?;
+        let reports = live.hold(arriving)?;
+        let run = live.admit(&append.events, arriving.bytes)?;
+        Ok(Decided::Next(run, reports))
     }
 
     /// Answers a batch whose first seq is taken: the same bytes are a repetition, other bytes a conflict.
@@ -171,7 +197,7 @@ impl Service {
 pub(super) type Docs<'t> = Vec<Option<Doc<'t>>>;
 
 /// Checks a batch against the limits and gives its weight in bytes, and the payloads that an admission will look at.
-fn check_batch<'t>(events: &'t [NewEvent], limits: &Limits) -> Result<(usize, Docs<'t>), Error> {
+pub(super) fn check_batch<'t>(events: &'t [NewEvent], limits: &Limits) -> Result<(usize, Docs<'t>), Error> {
     if events.is_empty() {
         return Err(Error::field(Reason::BatchTooLarge, "events", "is empty; at least one event is needed"));
     }

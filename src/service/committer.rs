@@ -21,6 +21,7 @@ use tokio_util::task::TaskTracker;
 
 use super::budget::Permit;
 use super::session::{Slot, State};
+use super::settled::Settled;
 use crate::model::limit::HEADER_BYTES_MAX;
 use crate::store::{Change, Store};
 
@@ -43,7 +44,23 @@ pub(super) enum Unknown {
     Stalled,
 }
 
-type Answer = oneshot::Sender<Result<(), Unknown>>;
+/// Where an answer goes.
+enum Answer {
+    /// To whoever waits for this one entry.
+    One(oneshot::Sender<Result<(), Unknown>>),
+    /// To somebody with many entries, which are answered in the order of the queue.
+    Counted(Arc<Settled>),
+}
+
+impl Answer {
+    fn send(self, committed: Result<(), Unknown>) {
+        match self {
+            // A client that went away does not hear the answer.
+            Self::One(waiter) => drop(waiter.send(committed)),
+            Self::Counted(settled) => settled.note(committed),
+        }
+    }
+}
 
 /// Told once everything queued before it is durable. Dropped unanswered only if the runtime goes away.
 pub(super) type Waiter = oneshot::Receiver<Result<(), Unknown>>;
@@ -146,12 +163,22 @@ impl Committer {
     /// Called with the slot locked, so that the order of the queue is the order of the log.
     pub(super) fn submit(&self, slot: &Arc<Slot>, change: Option<Change>, permit: Option<Permit>) -> Waiter {
         let (answer, waiter) = oneshot::channel();
+        self.queue(slot, change, (permit, Answer::One(answer)));
+        waiter
+    }
+
+    /// The same for somebody with many entries on their way, who counts.
+    pub(super) fn submit_counted(&self, slot: &Arc<Slot>, change: Change, to: (Permit, &Arc<Settled>)) {
+        let (permit, settled) = to;
+        self.queue(slot, Some(change), (Some(permit), Answer::Counted(settled.clone())));
+    }
+
+    fn queue(&self, slot: &Arc<Slot>, change: Option<Change>, (permit, answer): (Option<Permit>, Answer)) {
         let is_barrier = change.is_none();
         let entry = Entry { slot: slot.clone(), is_barrier, change, answer: Some(answer), _permit: permit };
         let mut queue = self.shared.queue.lock();
         queue.entries.push_back(entry);
         self.shared.start(&mut queue, &self.leader);
-        waiter
     }
 
     /// Whether a commit failed, so that none will succeed.
@@ -228,19 +255,18 @@ impl Shared {
             let changing = group.entries.iter().filter(|entry| !entry.is_barrier);
             changing.zip(changes).for_each(|(entry, change)| settle(&entry.slot, change, time_ms));
         }
-        for answer in std::mem::take(&mut *self.waiting.lock()) {
-            // A client that went away does not hear the answer.
-            let _ = answer.send(committed);
-        }
+        answer_all(std::mem::take(&mut *self.waiting.lock()), committed);
     }
+}
+
+fn answer_all(answers: impl IntoIterator<Item = Answer>, committed: Result<(), Unknown>) {
+    answers.into_iter().for_each(|answer| answer.send(committed));
 }
 
 /// Tells everybody who waits, for the running group or behind it, that the outcome is unknown.
 fn give_up(queue: &Mutex<Queue>, waiting: &Mutex<Vec<Answer>>) {
     let behind: Vec<Answer> = queue.lock().entries.iter_mut().filter_map(|entry| entry.answer.take()).collect();
-    for answer in std::mem::take(&mut *waiting.lock()).into_iter().chain(behind) {
-        let _ = answer.send(Err(Unknown::Stalled));
-    }
+    answer_all(std::mem::take(&mut *waiting.lock()).into_iter().chain(behind), Err(Unknown::Stalled));
 }
 
 impl Shared {

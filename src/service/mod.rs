@@ -9,8 +9,10 @@ mod budget;
 mod committer;
 mod error;
 mod fold;
+mod pipeline;
 mod read;
 mod session;
+mod settled;
 mod slots;
 mod view;
 
@@ -29,6 +31,7 @@ use crate::store::{Birth, Change, Health, ListCursor, ListFilter, Store};
 pub use self::append::{AckLevel, Append, Appended};
 pub use self::error::{Error, Fact, Reason};
 pub use self::fold::TailState;
+pub use self::pipeline::{Offer, Outcome, Pipeline, Stored};
 pub use self::read::{Batch, Reading};
 pub use self::view::{
     Ask, Assembled, Basis, Conversation, Family, History, Hold, PageOf, Reconstructed, RecordQuery, Relative,
@@ -70,6 +73,8 @@ pub struct Options {
     pub limits: Limits,
     /// Bytes of appends that may wait at once.
     pub append_budget_bytes: usize,
+    /// Bytes of batches that one stream of appends may have unanswered.
+    pub stream_credit_bytes: usize,
     /// Reads that may run at once.
     pub reads_max: usize,
     /// How long an accepted change may wait for company before it is written.
@@ -87,6 +92,7 @@ impl Default for Options {
         Self {
             limits: Limits::default(),
             append_budget_bytes: 64 << 20,
+            stream_credit_bytes: 4 << 20,
             reads_max: 256,
             accept_window: Duration::from_millis(200),
             commit_timeout: Duration::from_secs(30),
@@ -319,13 +325,18 @@ fn crowded() -> Error {
 }
 
 async fn durable(waiter: Waiter) -> Result<(), Error> {
-    match waiter.await {
-        Ok(Ok(())) => Ok(()),
-        Ok(Err(Unknown::Stalled)) => {
-            Err(Error::new(Reason::SyncTimeout, "the disk did not answer in time; the outcome is unknown"))
-        }
-        Ok(Err(Unknown::Failed)) | Err(_) => {
-            Err(Error::new(Reason::SyncFailed, "the disk failed while the request waited; the outcome is unknown"))
+    waiter.await.unwrap_or(Err(Unknown::Failed)).map_err(Into::into)
+}
+
+impl From<Unknown> for Error {
+    fn from(unknown: Unknown) -> Self {
+        match unknown {
+            Unknown::Stalled => {
+                Self::new(Reason::SyncTimeout, "the disk did not answer in time; the outcome is unknown")
+            }
+            Unknown::Failed => {
+                Self::new(Reason::SyncFailed, "the disk failed while the request waited; the outcome is unknown")
+            }
         }
     }
 }

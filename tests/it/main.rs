@@ -18,6 +18,7 @@
 mod support;
 
 mod append;
+mod append_stream;
 mod cli;
 mod clients;
 mod durability;
