@@ -103,6 +103,7 @@ impl Config {
         let counts = [
             ("serving_loops", self.serving_loops, 0..=1024),
             ("stream_credit_bytes", self.service.stream_credit_bytes, 1..=1 << 30),
+            ("followers_max", self.service.followers_max, 0..=10_000_000),
             ("reads_max", self.service.reads_max, 1..=1_000_000),
             ("batch_events_max", self.service.limits.batch_events_max, 1..=rpc::BATCH_EVENTS_MAX),
             ("event_bytes_max", event_bytes_max, 1..=64 << 20),
@@ -178,7 +179,7 @@ macro_rules! setting {
 }
 
 /// All settings.
-pub const SETTINGS: [Setting; 26] = [
+pub const SETTINGS: [Setting; 28] = [
     setting!(listen, "ADDRESS:PORT", plain, listen, "where clients connect; port 0 picks a free one"),
     setting!(data_dir, "DIR", path, data_dir, "where the store lives; made if missing"),
     setting!(insecure, "true|false", plain, insecure, "allow a listen address that is not loopback"),
@@ -196,6 +197,20 @@ pub const SETTINGS: [Setting; 26] = [
         size,
         service.stream_credit_bytes,
         "bytes of batches that one AppendStream may have unanswered"
+    ),
+    setting!(
+        followers_max,
+        "COUNT",
+        plain,
+        service.followers_max,
+        "sessions followed at once, by all streams together"
+    ),
+    setting!(
+        follow_budget_bytes,
+        "SIZE",
+        size,
+        service.follow_budget_bytes,
+        "memory for recent events of followed sessions"
     ),
     setting!(reads_max, "COUNT", plain, service.reads_max, "reads at once"),
     setting!(accept_window, "TIME", time, service.accept_window, "longest wait of an ACCEPTED append for its write"),

@@ -11,11 +11,12 @@ use tonic::{Request, Response, Status};
 
 use super::append_stream::AppendStream;
 use super::convert;
+use super::follow::{self, Pace};
 use super::pb;
 use super::pb::log_service_server::LogService;
 use super::pb::read_from_response::Frame;
 use super::sessions::missing;
-use crate::service::{Append, Error, Reading, Reason, Service};
+use crate::service::{Append, Error, Reading, Reason, Service, Wanted};
 
 /// The adapter.
 pub(super) struct Log {
@@ -81,6 +82,12 @@ impl LogService for Log {
         let key = convert::key(&request.namespace, &request.session_id)?;
         let from = convert::seq("from_seq", request.from_seq)?;
         let incarnation = convert::incarnation(request.incarnation.as_deref())?;
+        if request.follow {
+            let wanted = Wanted { key, from, incarnation, accepted: request.accepted };
+            let follow = self.service.follow(wanted).await?;
+            let pace = Pace::new(request.heartbeat_ms, (request.limit_events, request.limit_bytes))?;
+            return Ok(Response::new(Box::pin(follow::frames(follow, pace, self.stop.clone()))));
+        }
         let reading = self.service.read(&key, from, incarnation).await?;
         let (frames, stream) = mpsc::channel(FRAMES_AHEAD);
         let limits =
@@ -98,7 +105,7 @@ impl LogService for Log {
     }
 }
 
-fn nonzero(limit: u64) -> usize {
+pub(super) fn nonzero(limit: u64) -> usize {
     if limit == 0 { usize::MAX } else { usize::try_from(limit).unwrap_or(usize::MAX) }
 }
 

@@ -254,6 +254,12 @@ impl Shared {
         if committed.is_ok() {
             let changing = group.entries.iter().filter(|entry| !entry.is_barrier);
             changing.zip(changes).for_each(|(entry, change)| settle(&entry.slot, change, time_ms));
+        } else {
+            for entry in &group.entries {
+                if let State::Live(live) = &*entry.slot.state.lock() {
+                    live.give_up();
+                }
+            }
         }
         answer_all(std::mem::take(&mut *self.waiting.lock()), committed);
     }
@@ -295,7 +301,7 @@ fn settle(slot: &Slot, change: &Change, time_ms: u64) {
     let (log, run) = match change {
         Change::Append { log, run } => (log, Some(run)),
         Change::Create { log, .. } => (log, None),
-        Change::Delete { .. } => return,
+        Change::Delete { log, .. } => return slot.parted(*log),
     };
     if let State::Live(live) = &mut *slot.state.lock()
         && live.log == *log

@@ -9,6 +9,7 @@ mod budget;
 mod committer;
 mod error;
 mod fold;
+mod follow;
 mod pipeline;
 mod read;
 mod session;
@@ -31,6 +32,7 @@ use crate::store::{Birth, Change, Health, ListCursor, ListFilter, Store};
 pub use self::append::{AckLevel, Append, Appended};
 pub use self::error::{Error, Fact, Reason};
 pub use self::fold::TailState;
+pub use self::follow::{Ending, Follow, Step, Wanted};
 pub use self::pipeline::{Offer, Outcome, Pipeline, Stored};
 pub use self::read::{Batch, Reading};
 pub use self::view::{
@@ -77,6 +79,10 @@ pub struct Options {
     pub stream_credit_bytes: usize,
     /// Reads that may run at once.
     pub reads_max: usize,
+    /// Streams and sessions on streams that may follow at once.
+    pub followers_max: usize,
+    /// Bytes of recent events kept for all followers together.
+    pub follow_budget_bytes: usize,
     /// How long an accepted change may wait for company before it is written.
     pub accept_window: Duration,
     /// How long an append waits for the disk before its outcome is called unknown.
@@ -94,6 +100,8 @@ impl Default for Options {
             append_budget_bytes: 64 << 20,
             stream_credit_bytes: 4 << 20,
             reads_max: 256,
+            followers_max: 20_000,
+            follow_budget_bytes: 32 << 20,
             accept_window: Duration::from_millis(200),
             commit_timeout: Duration::from_secs(30),
             idle_sessions_max: 10_000,
@@ -117,6 +125,8 @@ struct Inner {
     appends: Budget,
     calls: Budget,
     reads: Budget,
+    followers: Budget,
+    follow_bytes: Budget,
     draining: AtomicBool,
     /// See [`Options::log_only_types`].
     log_only: Arc<[String]>,
@@ -141,6 +151,8 @@ impl Service {
             appends: Budget::new(options.append_budget_bytes),
             calls: Budget::new(CALLS_MAX),
             reads: Budget::new(options.reads_max),
+            followers: Budget::new(options.followers_max),
+            follow_bytes: Budget::new(options.follow_budget_bytes),
             draining: AtomicBool::new(false),
             log_only: options.log_only_types.clone().into(),
             store,
@@ -240,6 +252,7 @@ impl Service {
             live.check_incarnation(incarnation)?;
             let head = live.head(self.inner.store_id);
             let change = Change::Delete { log: live.log, next_seq: live.next_seq, chain: live.chain };
+            slot.part(live);
             let waiter = self.committer.submit(&slot, Some(change), permit);
             *state = State::Absent;
             (head, waiter)

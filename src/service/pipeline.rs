@@ -196,7 +196,10 @@ impl Pipeline {
 
     fn poll_settled(&mut self, context: &mut Context<'_>, out: &mut Vec<Outcome>) -> Result<(), Error> {
         let settled = self.settled.count(context)?;
-        while let Some(waiting) = self.waiting.pop_front_if(|waiting| waiting.ticket <= settled) {
+        let is_settled = |waiting: &Waiting| waiting.ticket <= settled;
+        while self.waiting.front().is_some_and(is_settled)
+            && let Some(waiting) = self.waiting.pop_front()
+        {
             if let Some(lane) = self.lanes.get_mut(&waiting.outcome.lane) {
                 lane.waiting -= 1;
             }

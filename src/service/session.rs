@@ -1,12 +1,13 @@
 //! One session in memory: where its log stands, accepted and durable.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
 
 use super::fold::{Arriving, Fold};
+use super::follow::{Ended, Tail};
 use super::{Head, Session, error};
 use crate::codec::{Chain, event};
 use crate::model::{Incarnation, NewEvent, Profile, Seq};
@@ -24,6 +25,27 @@ pub(super) struct Slot {
     pub(super) used: AtomicU64,
     /// Held by whoever folds the log.
     pub(super) folding: Arc<tokio::sync::Mutex<()>>,
+    /// The ends of logs whose deletion is not durable yet.
+    pub(super) leaving: Mutex<Vec<(LogId, Weak<Mutex<Tail>>)>>,
+}
+
+impl Slot {
+    /// A log is being deleted; its followers hear it when that is durable.
+    pub(super) fn part(&self, live: &Live) {
+        if live.tail.strong_count() > 0 {
+            self.leaving.lock().push((live.log, live.tail.clone()));
+        }
+    }
+
+    /// The deletion of a log is durable.
+    pub(super) fn parted(&self, log: LogId) {
+        let mut leaving = self.leaving.lock();
+        for (_, tail) in leaving.extract_if(.., |(leaving, _)| *leaving == log) {
+            if let Some(tail) = tail.upgrade() {
+                tail.lock().end(Ended::Deleted);
+            }
+        }
+    }
 }
 
 #[derive(Debug, Default)]
@@ -53,6 +75,8 @@ pub(super) struct Live {
     /// What the log leaves at its end. Once a log of the profiles dsh has one, it moves with every append; that of a raw
     /// one is as old as the last view that needed it.
     pub(super) fold: Option<Box<Fold>>,
+    /// What followers look at, as long as there are some.
+    pub(super) tail: Weak<Mutex<Tail>>,
 }
 
 impl Live {
@@ -68,6 +92,7 @@ impl Live {
             damage: None,
             pending: VecDeque::new(),
             fold: None,
+            tail: Weak::new(),
         }
     }
 
@@ -104,6 +129,9 @@ impl Live {
         let run = Run { first_seq, count, link: self.chain.link(), chain, events: encoded.into() };
         (self.next_seq, self.chain) = (next_seq, chain);
         self.pending.push_back(run.clone());
+        if let Some(tail) = self.tail.upgrade() {
+            tail.lock().accept(&run);
+        }
         Ok(run)
     }
 
@@ -112,6 +140,16 @@ impl Live {
         self.pending.pop_front();
         (self.durable_next_seq, self.durable_chain) = (run.next_seq(), run.chain);
         self.updated_ms = self.updated_ms.max(time_ms);
+        if let Some(tail) = self.tail.upgrade() {
+            tail.lock().settle(self.durable_next_seq);
+        }
+    }
+
+    /// A commit failed: what is pending may be lost.
+    pub(super) fn give_up(&self) {
+        if let Some(tail) = self.tail.upgrade() {
+            tail.lock().end(Ended::Uncertain);
+        }
     }
 
     pub(super) fn head(&self, store: [u8; 16]) -> Head {
