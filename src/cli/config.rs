@@ -191,13 +191,7 @@ pub const SETTINGS: [Setting; 28] = [
     setting!(batch_events_max, "COUNT", plain, service.limits.batch_events_max, "most events of one append"),
     setting!(batch_bytes_max, "SIZE", size, service.limits.batch_bytes_max, "most bytes of one append"),
     setting!(append_budget_bytes, "SIZE", size, service.append_budget_bytes, "bytes of appends that may wait at once"),
-    setting!(
-        stream_credit_bytes,
-        "SIZE",
-        size,
-        service.stream_credit_bytes,
-        "bytes of batches that one AppendStream may have unanswered"
-    ),
+    setting!(stream_credit_bytes, "SIZE", size, service.stream_credit_bytes, "unanswered bytes of one AppendStream"),
     setting!(
         followers_max,
         "COUNT",
@@ -205,13 +199,7 @@ pub const SETTINGS: [Setting; 28] = [
         service.followers_max,
         "sessions followed at once, by all streams together"
     ),
-    setting!(
-        follow_budget_bytes,
-        "SIZE",
-        size,
-        service.follow_budget_bytes,
-        "memory for recent events of followed sessions"
-    ),
+    setting!(follow_budget_bytes, "SIZE", size, service.follow_budget_bytes, "memory for recent events of followers"),
     setting!(reads_max, "COUNT", plain, service.reads_max, "reads at once"),
     setting!(accept_window, "TIME", time, service.accept_window, "longest wait of an ACCEPTED append for its write"),
     setting!(commit_timeout, "TIME", time, service.commit_timeout, "wait for the disk before an outcome is unknown"),
