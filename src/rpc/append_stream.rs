@@ -203,7 +203,7 @@ fn result(outcome: Outcome) -> pb::AppendResult {
         },
         Err(error) => {
             let (next_seq, durable_next_seq) = error.ends();
-            let refusal = pb::AppendRefusal { is_consequence, ..error.into() };
+            let refusal = pb::StreamRefusal { is_consequence, ..error.into() };
             pb::AppendResult {
                 lane,
                 batches: 1,

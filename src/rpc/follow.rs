@@ -8,13 +8,13 @@ use std::time::Duration;
 use futures_util::stream::unfold;
 use tokio_stream::Stream;
 use tokio_util::sync::CancellationToken;
-use tonic::Status;
 
+use super::convert;
 use super::log::nonzero;
 use super::pb;
 use super::pb::read_from_response::Frame;
 use crate::model::Event;
-use crate::service::{Ending, Error, Follow, Reason, Step};
+use crate::service::{Ending, Error, Follow, Reason, Step, Wanted};
 
 /// Data bytes in one frame of a follower: there may be many of them.
 const FRAME_BYTES: usize = 64 << 10;
@@ -71,19 +71,32 @@ struct Feed {
     follow: Follow,
     pace: Pace,
     stop: CancellationToken,
+    /// Ends this one alone.
+    removed: CancellationToken,
     phase: Phase,
     /// The seq after the last event sent.
     next_seq: u64,
+}
+
+/// What a request asks for.
+pub(super) fn wanted(request: &pb::ReadFromRequest) -> Result<(Wanted, Pace), Error> {
+    let wanted = Wanted {
+        key: convert::key(&request.namespace, &request.session_id)?,
+        from: convert::seq("from_seq", request.from_seq)?,
+        incarnation: convert::incarnation(request.incarnation.as_deref())?,
+        accepted: request.accepted,
+    };
+    Ok((wanted, Pace::new(request.heartbeat_ms, (request.limit_events, request.limit_bytes))?))
 }
 
 /// The frames, to their end.
 pub(super) fn frames(
     follow: Follow,
     pace: Pace,
-    stop: CancellationToken,
-) -> impl Stream<Item = Result<pb::ReadFromResponse, Status>> + Send {
+    (stop, removed): (CancellationToken, CancellationToken),
+) -> impl Stream<Item = Result<pb::ReadFromResponse, Error>> + Send {
     let next_seq = follow.next_seq().get();
-    unfold(Feed { follow, pace, stop, phase: Phase::Start, next_seq }, |mut feed| async {
+    unfold(Feed { follow, pace, stop, removed, phase: Phase::Start, next_seq }, |mut feed| async {
         let frame = match feed.phase {
             Phase::Start => {
                 feed.phase = Phase::Running;
@@ -95,8 +108,7 @@ pub(super) fn frames(
         if matches!(frame, Ok(Frame::End(_)) | Err(_)) {
             feed.phase = Phase::Over;
         }
-        let frame = frame.map(|frame| pb::ReadFromResponse { frame: Some(frame) });
-        Some((frame.map_err(Status::from), feed))
+        Some((frame.map(|frame| pb::ReadFromResponse { frame: Some(frame) }), feed))
     })
 }
 
@@ -114,6 +126,7 @@ impl Feed {
         let step = tokio::select! {
             biased;
             () = self.stop.cancelled() => return Ok(self.end(pb::ReadEndReason::Draining)),
+            () = self.removed.cancelled() => return Ok(self.end(pb::ReadEndReason::Removed)),
             step = self.follow.next(FRAME_BYTES, self.pace.heartbeat) => step?,
         };
         Ok(match step {

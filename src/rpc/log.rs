@@ -11,12 +11,13 @@ use tonic::{Request, Response, Status};
 
 use super::append_stream::AppendStream;
 use super::convert;
-use super::follow::{self, Pace};
+use super::follow;
 use super::pb;
 use super::pb::log_service_server::LogService;
 use super::pb::read_from_response::Frame;
+use super::read_many::ReadMany;
 use super::sessions::missing;
-use crate::service::{Append, Error, Reading, Reason, Service, Wanted};
+use crate::service::{Append, Error, Reading, Reason, Service};
 
 /// The adapter.
 pub(super) struct Log {
@@ -75,19 +76,29 @@ impl LogService for Log {
         Ok(Response::new(pb::FlushResponse { head: Some(head.into()) }))
     }
 
+    type ReadManyStream = ReadMany;
+
+    async fn read_many(
+        &self,
+        request: Request<tonic::Streaming<pb::ReadManyRequest>>,
+    ) -> Result<Response<ReadMany>, Status> {
+        Ok(Response::new(ReadMany::new(self.service.clone(), request.into_inner(), self.stop.clone())))
+    }
+
     type ReadFromStream = Pin<Box<dyn Stream<Item = Result<pb::ReadFromResponse, Status>> + Send>>;
 
     async fn read_from(&self, request: Request<pb::ReadFromRequest>) -> Result<Response<Self::ReadFromStream>, Status> {
         let request = request.into_inner();
+        if request.follow {
+            let (wanted, pace) = follow::wanted(&request)?;
+            let follow = self.service.follow(wanted).await?;
+            let ends = (self.stop.clone(), CancellationToken::new());
+            let frames = follow::frames(follow, pace, ends).map(|frame| frame.map_err(Status::from));
+            return Ok(Response::new(Box::pin(frames)));
+        }
         let key = convert::key(&request.namespace, &request.session_id)?;
         let from = convert::seq("from_seq", request.from_seq)?;
         let incarnation = convert::incarnation(request.incarnation.as_deref())?;
-        if request.follow {
-            let wanted = Wanted { key, from, incarnation, accepted: request.accepted };
-            let follow = self.service.follow(wanted).await?;
-            let pace = Pace::new(request.heartbeat_ms, (request.limit_events, request.limit_bytes))?;
-            return Ok(Response::new(Box::pin(follow::frames(follow, pace, self.stop.clone()))));
-        }
         let reading = self.service.read(&key, from, incarnation).await?;
         let (frames, stream) = mpsc::channel(FRAMES_AHEAD);
         let limits =

@@ -13,6 +13,7 @@ mod codec;
 mod convert;
 mod follow;
 mod log;
+mod read_many;
 mod sessions;
 mod status;
 mod views;

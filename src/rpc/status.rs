@@ -63,7 +63,7 @@ pub(super) fn name(reason: pb::ErrorReason) -> &'static str {
     reason.as_str_name().trim_start_matches("ERROR_REASON_")
 }
 
-impl From<Error> for pb::AppendRefusal {
+impl From<Error> for pb::StreamRefusal {
     fn from(error: Error) -> Self {
         let (code, reason) = row(error.reason);
         let status = Status::from(error);

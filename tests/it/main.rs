@@ -28,6 +28,7 @@ mod limits;
 mod power;
 mod process;
 mod read;
+mod read_many;
 mod samples;
 mod sessions;
 mod views;
