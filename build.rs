@@ -7,12 +7,13 @@ use std::{env, fs};
 use protox::prost::Message;
 use tonic_prost_build::FileDescriptorSet;
 
-const FILES: [&str; 5] = [
+const FILES: [&str; 6] = [
     "quipu/v1/types.proto",
     "quipu/v1/errors.proto",
     "quipu/v1/session.proto",
     "quipu/v1/log.proto",
     "quipu/v1/view.proto",
+    "quipu/v1/feed.proto",
 ];
 
 fn main() -> Result<(), Box<dyn Error>> {

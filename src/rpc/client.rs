@@ -6,6 +6,7 @@ use tonic::transport::{Channel, Endpoint};
 
 use super::convert;
 use super::pb;
+use super::pb::feed_service_client::FeedServiceClient;
 use super::pb::log_service_client::LogServiceClient;
 use super::pb::session_service_client::SessionServiceClient;
 use super::pb::view_service_client::ViewServiceClient;
@@ -21,6 +22,8 @@ pub struct Client {
     pub sessions: SessionServiceClient<Channel>,
     /// Events.
     pub log: LogServiceClient<Channel>,
+    /// Everything that is committed.
+    pub feed: FeedServiceClient<Channel>,
     /// What logs mean.
     pub views: ViewServiceClient<Channel>,
 }
@@ -42,6 +45,7 @@ impl Client {
         Self {
             sessions: SessionServiceClient::new(channel.clone()).max_decoding_message_size(MESSAGE_BYTES_MAX),
             log: LogServiceClient::new(channel.clone()).max_decoding_message_size(MESSAGE_BYTES_MAX),
+            feed: FeedServiceClient::new(channel.clone()).max_decoding_message_size(MESSAGE_BYTES_MAX),
             views: ViewServiceClient::new(channel).max_decoding_message_size(MESSAGE_BYTES_MAX),
         }
     }

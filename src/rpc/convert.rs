@@ -179,14 +179,20 @@ impl From<Report> for pb::BreachReport {
     }
 }
 
+impl From<Profile> for pb::Profile {
+    fn from(profile: Profile) -> Self {
+        match profile {
+            Profile::Dsh => Self::Dsh,
+            Profile::DshStrict => Self::DshStrict,
+            Profile::Raw => Self::Raw,
+        }
+    }
+}
+
 impl From<Session> for pb::Session {
     fn from(session: Session) -> Self {
         let birth = &session.birth;
-        let profile = match birth.profile {
-            Profile::Dsh => pb::Profile::Dsh,
-            Profile::DshStrict => pb::Profile::DshStrict,
-            Profile::Raw => pb::Profile::Raw,
-        };
+        let profile = pb::Profile::from(birth.profile);
         Self {
             namespace: birth.key.namespace.as_str().to_owned(),
             header: Some(pb_header(birth.key.id.as_str(), birth.header.clone())),

@@ -28,13 +28,18 @@ pub(super) struct Pace {
     is_first: bool,
 }
 
+/// Time between heartbeats.
+pub(super) fn heartbeat(heartbeat_ms: u32) -> Result<Duration, Error> {
+    let heartbeat_ms = if heartbeat_ms == 0 { HEARTBEAT_MS } else { heartbeat_ms };
+    if !(100..=3_600_000).contains(&heartbeat_ms) {
+        return Err(Error::field(Reason::InvalidRequest, "heartbeat_ms", "must be between 100 and 3,600,000"));
+    }
+    Ok(Duration::from_millis(heartbeat_ms.into()))
+}
+
 impl Pace {
     pub(super) fn new(heartbeat_ms: u32, limits: (u64, u64)) -> Result<Self, Error> {
-        let heartbeat_ms = if heartbeat_ms == 0 { HEARTBEAT_MS } else { heartbeat_ms };
-        if !(100..=3_600_000).contains(&heartbeat_ms) {
-            return Err(Error::field(Reason::InvalidRequest, "heartbeat_ms", "must be between 100 and 3,600,000"));
-        }
-        let heartbeat = Duration::from_millis(heartbeat_ms.into());
+        let heartbeat = heartbeat(heartbeat_ms)?;
         Ok(Self { heartbeat, events: nonzero(limits.0), bytes: nonzero(limits.1), is_first: true })
     }
 }

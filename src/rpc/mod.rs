@@ -11,6 +11,7 @@ pub mod server;
 mod append_stream;
 mod codec;
 mod convert;
+mod feed;
 mod follow;
 mod log;
 mod read_many;

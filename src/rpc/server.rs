@@ -9,8 +9,10 @@ use tonic::transport::server::Router;
 use tonic_health::pb::health_server::HealthServer;
 use tonic_health::server::HealthReporter;
 
+use super::feed::Feeds;
 use super::log::Log;
 use super::pb;
+use super::pb::feed_service_server::FeedServiceServer;
 use super::pb::log_service_server::LogServiceServer;
 use super::pb::session_service_server::SessionServiceServer;
 use super::pb::view_service_server::ViewServiceServer;
@@ -71,6 +73,9 @@ impl Wire {
         let views = ViewServiceServer::new(views)
             .max_decoding_message_size(options.request_bytes_max)
             .max_encoding_message_size(options.response_bytes_max);
+        let feeds = FeedServiceServer::new(Feeds { service: service.clone(), stop: self.stop.clone() })
+            .max_decoding_message_size(options.request_bytes_max)
+            .max_encoding_message_size(options.response_bytes_max);
         let sessions = SessionServiceServer::new(Sessions { service })
             .max_decoding_message_size(options.request_bytes_max)
             .max_encoding_message_size(options.response_bytes_max);
@@ -86,7 +91,7 @@ impl Wire {
         } else {
             (None, None)
         };
-        let router = server(options).add_service(log).add_service(sessions).add_service(views);
+        let router = server(options).add_service(log).add_service(sessions).add_service(views).add_service(feeds);
         let router = router.add_service(self.health_service.clone());
         Ok(router.add_optional_service(v1).add_optional_service(v1alpha))
     }
@@ -108,7 +113,7 @@ fn server(options: &Options) -> Server {
 /// Sets the health of the whole node and of its services.
 pub async fn serve_or_not(health: &HealthReporter, serves: bool) {
     let status = if serves { tonic_health::ServingStatus::Serving } else { tonic_health::ServingStatus::NotServing };
-    for name in ["", "quipu.v1.LogService", "quipu.v1.SessionService", "quipu.v1.ViewService"] {
+    for name in ["", "quipu.v1.LogService", "quipu.v1.SessionService", "quipu.v1.ViewService", "quipu.v1.FeedService"] {
         health.set_service_status(name, status).await;
     }
 }

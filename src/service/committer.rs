@@ -108,6 +108,8 @@ struct Shared {
     watchdog: Watchdog,
     /// A commit failed: nothing more is stored, and nothing that was not durable will be.
     failed: AtomicBool,
+    /// The position of the last commit, for who wants to be woken.
+    position: tokio::sync::watch::Sender<u64>,
     now_ms: fn() -> u64,
 }
 
@@ -122,13 +124,29 @@ impl Committer {
         };
         let watchdog = Watchdog::start(timeout, stalled);
         let (closing, failed) = (CancellationToken::new(), AtomicBool::new(false));
-        let shared = Shared { store, queue, waiting, window, tasks, closing, watchdog, failed, now_ms };
+        let shared = Shared {
+            store,
+            queue,
+            waiting,
+            window,
+            tasks,
+            closing,
+            watchdog,
+            failed,
+            position: tokio::sync::watch::Sender::default(),
+            now_ms,
+        };
         Self { shared: Arc::new(shared), leader: Handle::current() }
     }
 
     /// The same committer, its commits started on another runtime.
     pub(super) fn led_by(&self, leader: Handle) -> Self {
         Self { shared: self.shared.clone(), leader }
+    }
+
+    /// Moves with every commit.
+    pub(super) fn mark(&self) -> tokio::sync::watch::Receiver<u64> {
+        self.shared.position.subscribe()
     }
 
     /// Whether a commit has been waiting for the disk for long.
@@ -262,6 +280,9 @@ impl Shared {
             }
         }
         answer_all(std::mem::take(&mut *self.waiting.lock()), committed);
+        if self.position.receiver_count() > 0 {
+            self.position.send_replace(self.store.position().0);
+        }
     }
 }
 

@@ -8,6 +8,7 @@ mod append;
 mod budget;
 mod committer;
 mod error;
+mod feed;
 mod fold;
 mod follow;
 mod pipeline;
@@ -31,6 +32,7 @@ use crate::store::{Birth, Change, Health, ListCursor, ListFilter, Store};
 
 pub use self::append::{AckLevel, Append, Appended};
 pub use self::error::{Error, Fact, Reason};
+pub use self::feed::{Feed, FeedStep};
 pub use self::fold::TailState;
 pub use self::follow::{Ending, Follow, Step, Wanted};
 pub use self::pipeline::{Offer, Outcome, Pipeline, Stored};

@@ -6,6 +6,7 @@
 
 use std::sync::Arc;
 
+use super::feed_contract::changes_are_read_by_position;
 use super::{
     Birth, Change, Health, ListCursor, ListFilter, LogId, Position, Run, Session, Store, StoreError, new_incarnation,
 };
@@ -24,7 +25,7 @@ type Test = fn(&mut dyn Harness);
 
 /// Runs the whole contract, each test on a store of its own.
 pub(super) fn hold(make: &dyn Fn() -> Box<dyn Harness>) {
-    let tests: [(&str, Test); 11] = [
+    let tests: [(&str, Test); 12] = [
         ("positions follow the order of the changes", positions_follow_the_order_of_the_changes),
         ("what commit returned is there", what_commit_returned_is_there),
         ("a log is read from any seq", a_log_is_read_from_any_seq),
@@ -35,6 +36,7 @@ pub(super) fn hold(make: &dyn Fn() -> Box<dyn Harness>) {
         ("log ids are never used twice", log_ids_are_never_used_twice),
         ("many sessions share a group", many_sessions_share_a_group),
         ("large events come back", large_events_come_back),
+        ("changes are read by position", changes_are_read_by_position),
         ("a closed engine refuses and is read", a_closed_engine_refuses_and_is_read),
     ];
     for (name, test) in tests {

@@ -5,7 +5,10 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 use super::memory::MemoryStore;
-use super::{Change, Found, Health, ListCursor, ListFilter, ListPage, LogId, Position, Run, Store, StoreError};
+use super::{
+    Change, ChangePage, Found, Health, ListCursor, ListFilter, ListPage, LogId, Position, Run, Session, Store,
+    StoreError,
+};
 use crate::model::{Seq, SessionKey};
 
 /// When the engine breaks; calls to `commit` count from 1.
@@ -97,6 +100,14 @@ impl Store for FaultStore {
 
     fn list(&self, filter: &ListFilter, after: Option<ListCursor>, count: usize) -> Result<ListPage, StoreError> {
         self.live.list(filter, after, count)
+    }
+
+    fn changes(&self, from: Position, bytes_max: usize) -> Result<ChangePage, StoreError> {
+        self.live.changes(from, bytes_max)
+    }
+
+    fn sessions(&self, after: LogId, count: usize) -> Result<Vec<Session>, StoreError> {
+        self.live.sessions(after, count)
     }
 
     fn health(&self) -> Health {

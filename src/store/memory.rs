@@ -1,12 +1,14 @@
 //! An engine in memory: the port's rules in their plainest form, for tests.
 
 use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::RwLock;
 
 use super::{
-    Change, Found, Health, ListCursor, ListFilter, ListPage, LogId, Position, Run, Session, Store, StoreError,
+    Birth, Change, ChangePage, Committed, Found, Health, ListCursor, ListFilter, ListPage, LogId, Position, Run,
+    Session, Store, StoreError,
 };
 use crate::codec::Chain;
 use crate::model::{Seq, SessionKey};
@@ -25,6 +27,8 @@ struct State {
     names: BTreeMap<SessionKey, LogId>,
     sessions: HashMap<LogId, Session>,
     runs: HashMap<LogId, BTreeMap<Seq, Run>>,
+    births: HashMap<LogId, Arc<Birth>>,
+    changes: Vec<Committed>,
     closed: bool,
 }
 
@@ -48,6 +52,7 @@ impl State {
         match change {
             Change::Create { log, birth } => {
                 self.names.insert(birth.key.clone(), *log);
+                self.births.insert(*log, birth.clone());
                 let birth = birth.clone();
                 let (next_seq, chain) = (Seq::ZERO, Chain::START);
                 let session = Session { log: *log, birth, next_seq, chain, updated_ms: time_ms, position };
@@ -65,6 +70,9 @@ impl State {
                 }
             }
         }
+        let mut committed = Committed::of(change, position, time_ms, None);
+        committed.birth = self.births.get(&committed.log).cloned();
+        self.changes.push(committed);
         Ok(())
     }
 }
@@ -106,6 +114,27 @@ impl Store for MemoryStore {
         let state = self.state.read();
         let sessions = state.sessions.values().filter(|session| filter.admits(session)).cloned();
         Ok(page(sessions.collect(), after, count))
+    }
+
+    fn changes(&self, from: Position, bytes_max: usize) -> Result<ChangePage, StoreError> {
+        let state = self.state.read();
+        let start = state.changes.partition_point(|change| change.position < from);
+        let mut bytes = 0;
+        let within = |change: &&Committed| {
+            let fits = bytes == 0 || bytes <= bytes_max;
+            bytes += 1 + change.run.as_ref().map_or(0, |run| run.events.len());
+            fits
+        };
+        let changes = state.changes[start..].iter().take_while(within).cloned().collect();
+        Ok(ChangePage { first_kept: Position(1), changes })
+    }
+
+    fn sessions(&self, after: LogId, count: usize) -> Result<Vec<Session>, StoreError> {
+        let state = self.state.read();
+        let mut sessions: Vec<Session> = state.sessions.values().filter(|s| s.log > after).cloned().collect();
+        sessions.sort_by_key(|session| session.log);
+        sessions.truncate(count);
+        Ok(sessions)
     }
 
     fn health(&self) -> Health {

@@ -6,17 +6,21 @@
 //!
 //! What is absent: nothing here knows the wire, a runtime, an owner or a turn. Nothing above knows sled.
 
+mod changes;
 pub mod fault;
 pub mod local;
 pub mod memory;
 
 #[cfg(test)]
 mod contract;
+#[cfg(test)]
+mod feed_contract;
 
 use std::sync::Arc;
 
 use bytes::Bytes;
 
+pub use self::changes::{ChangePage, Committed};
 pub use crate::codec::change::Birth;
 use crate::codec::{Chain, event};
 use crate::model::{Event, Incarnation, Seq, SessionKey};
@@ -254,6 +258,15 @@ pub trait Store: Send + Sync {
 
     /// A page of live sessions after `after`, newest change first.
     fn list(&self, filter: &ListFilter, after: Option<ListCursor>, count: usize) -> Result<ListPage, StoreError>;
+
+    /// Changes by position from `from` on, without a hole, about `bytes_max` bytes of them but one group at least; empty
+    /// past the last one. What damage took is there as lost. Where changes below a position are not kept any more, the
+    /// page says so and starts behind them.
+    fn changes(&self, from: Position, bytes_max: usize) -> Result<ChangePage, StoreError>;
+
+    /// Live sessions by log after `after`, about `count` of them; empty when there are no more. The order does not change,
+    /// so that who walks it while sessions change meets all that were there from start to end.
+    fn sessions(&self, after: LogId, count: usize) -> Result<Vec<Session>, StoreError>;
 
     /// Whether a commit would be taken.
     fn health(&self) -> Health;

@@ -22,6 +22,7 @@ mod append_stream;
 mod cli;
 mod clients;
 mod durability;
+mod feed;
 mod follow;
 mod kill;
 mod limits;

@@ -12,6 +12,7 @@
 //! | `n` namespace length, namespace, id | log |
 //! | `a` namespace length, namespace, !updated, !log | nothing: the list, newest change first |
 //! | `r` log, first seq | a block of places |
+//! | `g` log | the birth of a session that was deleted |
 //! | `!mark` | the checkpoint: cursor, horizon, number of names, highest log |
 //!
 //! Numbers in keys are big-endian.
@@ -131,6 +132,27 @@ impl Index {
         guarded(|| self.load(log))
     }
 
+    /// The session that a log had which was deleted.
+    pub(super) fn gone(&self, log: LogId) -> Result<Option<Arc<Birth>>, Broken> {
+        guarded(|| {
+            let Some(bytes) = self.db.get(gone_key(log))? else { return Ok(None) };
+            let birth = Birth::decode(&mut unseal(&bytes)?).map_err(|e| Broken(e.to_string()))?;
+            Ok(Some(Arc::new(birth)))
+        })
+    }
+
+    /// Sessions by log after `after`.
+    pub(super) fn sessions(&self, after: LogId, count: usize) -> Result<Vec<Entry>, Broken> {
+        guarded(|| {
+            let rows = self.db.range(session_key(LogId(after.0 + 1))..=session_key(LogId(u64::MAX)));
+            let entry = |row: sled::Result<(sled::IVec, sled::IVec)>| {
+                let (key, bytes) = row?;
+                decode_entry(decode_log(key.get(1..).unwrap_or_default())?, &bytes)
+            };
+            rows.take(count).map(entry).collect()
+        })
+    }
+
     fn load(&self, log: LogId) -> Result<Option<Entry>, Broken> {
         let Some(bytes) = self.db.get(session_key(log))? else { return Ok(None) };
         let entry = decode_entry(log, &bytes)?;
@@ -244,6 +266,9 @@ impl Batch<'_> {
             self.insert(run_key(session.log, first_seq), block)?;
         }
         if entry.deleted {
+            let mut birth = Vec::with_capacity(256);
+            session.birth.encode(&mut birth);
+            self.insert(gone_key(session.log), seal(birth))?;
             return self.remove(session_key(session.log));
         }
         self.insert(session_key(session.log), encode_entry(entry))?;
@@ -287,6 +312,10 @@ impl Batch<'_> {
 
 fn session_key(log: LogId) -> Vec<u8> {
     [b"s", &log.0.to_be_bytes()[..]].concat()
+}
+
+fn gone_key(log: LogId) -> Vec<u8> {
+    [b"g", &log.0.to_be_bytes()[..]].concat()
 }
 
 fn name_key(key: &SessionKey) -> Vec<u8> {

@@ -7,6 +7,7 @@
 //! touches, which then say so, and everybody else is served.
 
 mod dir;
+mod feed;
 mod index;
 mod journal;
 mod open;
@@ -35,7 +36,10 @@ use self::journal::{Cursor, Journal, Spares};
 use self::open::{Opened, Rest};
 use self::segment::Segment;
 use self::table::{Base, Table};
-use super::{Change, Found, Health, ListCursor, ListFilter, ListPage, LogId, Position, Run, Store, StoreError};
+use super::{
+    Change, ChangePage, Found, Health, ListCursor, ListFilter, ListPage, LogId, Position, Run, Session, Store,
+    StoreError,
+};
 use crate::codec::frame::{SEGMENT_HEADER_BYTES, SegmentHeader};
 use crate::model::{Seq, SessionKey};
 
@@ -143,6 +147,7 @@ struct Shared {
     wake: Mutex<Wake>,
     woken: Condvar,
     checkpointing: Mutex<()>,
+    passed: feed::Passed,
 }
 
 /// Table over frozen table over index.
@@ -190,6 +195,7 @@ impl LocalStore {
             wake: Mutex::default(),
             woken: Condvar::new(),
             checkpointing: Mutex::default(),
+            passed: feed::Passed::default(),
             dir,
             id,
             options,
@@ -375,6 +381,14 @@ impl Store for LocalStore {
 
     fn list(&self, filter: &ListFilter, after: Option<ListCursor>, count: usize) -> Result<ListPage, StoreError> {
         self.shared.watched(|| self.shared.list(filter, after, count))
+    }
+
+    fn changes(&self, from: Position, bytes_max: usize) -> Result<ChangePage, StoreError> {
+        self.shared.changes(from, bytes_max)
+    }
+
+    fn sessions(&self, after: LogId, count: usize) -> Result<Vec<Session>, StoreError> {
+        self.shared.watched(|| self.shared.sessions(after, count))
     }
 
     fn health(&self) -> Health {

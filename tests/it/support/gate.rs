@@ -4,7 +4,10 @@ use std::sync::{Arc, Condvar, Mutex};
 
 use quipu::model::{Seq, SessionKey};
 use quipu::store::memory::MemoryStore;
-use quipu::store::{Change, Found, Health, ListCursor, ListFilter, ListPage, LogId, Position, Run, Store, StoreError};
+use quipu::store::{
+    Change, ChangePage, Found, Health, ListCursor, ListFilter, ListPage, LogId, Position, Run, Session, Store,
+    StoreError,
+};
 
 pub struct GateStore {
     inner: Arc<dyn Store>,
@@ -84,6 +87,14 @@ impl Store for GateStore {
 
     fn list(&self, filter: &ListFilter, after: Option<ListCursor>, count: usize) -> Result<ListPage, StoreError> {
         self.inner.list(filter, after, count)
+    }
+
+    fn changes(&self, from: Position, bytes_max: usize) -> Result<ChangePage, StoreError> {
+        self.inner.changes(from, bytes_max)
+    }
+
+    fn sessions(&self, after: LogId, count: usize) -> Result<Vec<Session>, StoreError> {
+        self.inner.sessions(after, count)
     }
 
     fn health(&self) -> Health {
