@@ -23,6 +23,7 @@ use crate::rpc::pb;
 use crate::rpc::pb::read_from_response::Frame;
 
 #[derive(Args)]
+#[allow(clippy::struct_excessive_bools, reason = "each is a flag of its own")]
 pub(super) struct ExportArgs {
     /// The sessions.
     #[arg(required = true)]

@@ -13,13 +13,14 @@ pub fn file_name(id: &str) -> String {
         match letter {
             'a'..='z' | '0'..='9' | '-' | '_' => name.push(letter),
             '.' if at > 0 => name.push(letter),
-            _ => letter.encode_utf16(&mut units).iter().for_each(|unit| name.push_str(&format!("~{unit:04x}"))),
+            _ => letter.encode_utf16(&mut units).iter().for_each(|unit| name.extend(format!("~{unit:04x}").chars())),
         }
     }
     if name.len() > NAME_BYTES_MAX {
         // Only ASCII stands there, and no escape ends like this.
         name.truncate(NAME_BYTES_MAX / 2);
-        name.push_str(&format!("~~{}", blake3::hash(id.as_bytes()).to_hex()));
+        name.push_str("~~");
+        name.push_str(&blake3::hash(id.as_bytes()).to_hex());
     }
     name
 }

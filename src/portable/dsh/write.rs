@@ -83,7 +83,7 @@ impl<W: Write> Writer<W> {
     /// JSON has line breaks between tokens only: in a string they are escaped.
     fn on_one_line(&mut self, event: Event) -> Event {
         let is_break = |byte: &u8| matches!(byte, b'\n' | b'\r');
-        if !event.body.data.iter().any(|byte| is_break(byte)) {
+        if !event.body.data.iter().any(is_break) {
             return event;
         }
         self.broken_lines += 1;
