@@ -5,6 +5,8 @@
 //! takes nothing costs its place. What is told is durable, unless the follower asked for what is accepted.
 
 mod tail;
+#[cfg(test)]
+mod tests;
 
 use std::cmp::Ordering;
 use std::collections::VecDeque;
