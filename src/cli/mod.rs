@@ -18,6 +18,7 @@ mod export;
 mod import;
 mod lines;
 mod serve;
+mod tail;
 mod text;
 mod view;
 
@@ -63,6 +64,14 @@ enum Command {
     ///
     /// With --json one object a line, in the form that append and import read, data byte for byte.
     Read(command::ReadArgs),
+    /// Print the end of a session, and with --follow what comes.
+    ///
+    /// Each event once, in order, once it is durable. For example: quipu tail demo -f --type 'assistant/*'
+    Tail(tail::TailArgs),
+    /// Print what was committed on the node, in commit order, and with --follow what comes.
+    ///
+    /// One line a change: position, time, kind, session, seqs. Positions have no holes: go on with --from.
+    Changes(tail::ChangesArgs),
     /// List sessions, the one that changed last first.
     Ls(command::ListArgs),
     /// Show header and head of a session.
@@ -158,6 +167,8 @@ pub fn main() -> ExitCode {
         Command::Create(args) => run(command::create(args)),
         Command::Append(args) => run(command::append(args)),
         Command::Read(args) => run(command::read(args)),
+        Command::Tail(args) => run(tail::tail(args)),
+        Command::Changes(args) => run(tail::changes(args)),
         Command::Ls(args) => run(command::list(args)),
         Command::Stat(args) => run(command::stat(args)),
         Command::Rm(args) => run(command::remove(args)),
