@@ -40,6 +40,8 @@ pub struct Config {
     pub connections_max: usize,
     /// Whether clients may ask what services there are.
     pub reflection: bool,
+    /// Pages that may call over gRPC-web.
+    pub web_origins: Vec<String>,
 }
 
 /// How logs look.
@@ -69,6 +71,7 @@ impl Default for Config {
             keepalive: Duration::from_secs(30),
             connections_max: 10_000,
             reflection: true,
+            web_origins: Vec::new(),
         }
     }
 }
@@ -83,6 +86,7 @@ impl Config {
             streams_max: self.streams_max,
             keepalive: self.keepalive,
             reflection: self.reflection,
+            web_origins: self.web_origins.clone(),
         }
     }
 
@@ -179,7 +183,7 @@ macro_rules! setting {
 }
 
 /// All settings.
-pub const SETTINGS: [Setting; 28] = [
+pub const SETTINGS: [Setting; 29] = [
     setting!(listen, "ADDRESS:PORT", plain, listen, "where clients connect; port 0 picks a free one"),
     setting!(data_dir, "DIR", path, data_dir, "where the store lives; made if missing"),
     setting!(insecure, "true|false", plain, insecure, "allow a listen address that is not loopback"),
@@ -215,6 +219,7 @@ pub const SETTINGS: [Setting; 28] = [
     setting!(streams_max, "COUNT", plain, streams_max, "calls at once on one connection"),
     setting!(keepalive, "TIME", time, keepalive, "idle time after which a connection is probed"),
     setting!(reflection, "true|false", plain, reflection, "let clients ask what services there are"),
+    setting!(web_origins, "ORIGIN,...", list, web_origins, "pages that may call over gRPC-web; * for any"),
     setting!(segment_bytes, "SIZE", wide, store.segment_bytes, "size of a journal segment"),
     setting!(spare_segments, "COUNT", plain, store.spare_segments, "empty journal segments kept ready"),
     setting!(index_cache_bytes, "SIZE", wide, store.index_cache_bytes, "memory for pages of the index"),

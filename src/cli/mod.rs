@@ -68,6 +68,10 @@ enum Command {
     ///
     /// Each event once, in order, once it is durable. For example: quipu tail demo -f --type 'assistant/*'
     Tail(tail::TailArgs),
+    /// Print the newest page of a session and what comes after it.
+    ///
+    /// Goes on by itself after a cut or a restart of the server. The page is counted in messages of users and the model.
+    Watch(tail::WatchArgs),
     /// Print what was committed on the node, in commit order, and with --follow what comes.
     ///
     /// One line a change: position, time, kind, session, seqs. Positions have no holes: go on with --from.
@@ -168,6 +172,7 @@ pub fn main() -> ExitCode {
         Command::Append(args) => run(command::append(args)),
         Command::Read(args) => run(command::read(args)),
         Command::Tail(args) => run(tail::tail(args)),
+        Command::Watch(args) => run(tail::watch(args)),
         Command::Changes(args) => run(tail::changes(args)),
         Command::Ls(args) => run(command::list(args)),
         Command::Stat(args) => run(command::stat(args)),

@@ -43,6 +43,20 @@ pub(super) struct TailArgs {
 }
 
 #[derive(Args)]
+pub(super) struct WatchArgs {
+    /// The session.
+    id: String,
+    /// Messages on the page.
+    #[arg(long, default_value_t = 50, value_name = "COUNT")]
+    messages: u64,
+    /// Also events that are not durable yet.
+    #[arg(long)]
+    accepted: bool,
+    #[command(flatten)]
+    target: Target,
+}
+
+#[derive(Args)]
 pub(super) struct ChangesArgs {
     /// First position.
     #[arg(long, default_value_t = 1, value_name = "POSITION")]
@@ -179,8 +193,12 @@ fn print(args: &TailArgs, event: &Event) -> anyhow::Result<()> {
     if !is_wanted || (args.turn.is_some() && turn(event) != args.turn) {
         return Ok(());
     }
+    print_event(event, args.target.json)
+}
+
+fn print_event(event: &Event, as_json: bool) -> anyhow::Result<()> {
     let mut out = std::io::stdout().lock();
-    let line = if args.target.json {
+    let line = if as_json {
         lines::write(event)
     } else if out.is_terminal() {
         format!("\x1b[{}m{}\x1b[0m", colour(&event.body.kind), row(event)).into_bytes()
@@ -207,6 +225,63 @@ fn colour(kind: &str) -> &'static str {
         "tool" => "33",
         "turn" | "step" => "2",
         _ => "0",
+    }
+}
+
+pub(super) async fn watch(args: WatchArgs) -> anyhow::Result<()> {
+    let mut request = pb::WatchRequest {
+        namespace: args.target.namespace.clone(),
+        session_id: args.id.clone(),
+        max_messages: args.messages,
+        accepted: args.accepted,
+        ..pb::WatchRequest::default()
+    };
+    again(&mut request, true, async |request| {
+        let from = request.from_seq;
+        let cut = watch_once(&args.target, request).await?;
+        Ok((cut, request.from_seq > from))
+    })
+    .await
+}
+
+async fn watch_once(target: &Target, request: &mut pb::WatchRequest) -> anyhow::Result<Cut> {
+    use pb::watch_response::Content;
+    let mut client = match connect(target).await {
+        Ok(client) => client,
+        Err(error) => return Ok(Cut::Broken(error)),
+    };
+    let mut frames = match client.log.watch(request.clone()).await {
+        Ok(answer) => answer.into_inner(),
+        Err(status) => return cut(&status),
+    };
+    loop {
+        let frame = match frames.message().await {
+            Ok(Some(frame)) => frame.content,
+            Ok(None) => return Ok(Cut::Broken(anyhow::anyhow!("the connection ended before the log did"))),
+            Err(status) => return cut(&status),
+        };
+        let frame = match frame {
+            Some(Content::Frame(frame)) => frame.frame,
+            Some(Content::Page(page)) => {
+                request.from_seq = Some(page.first_seq);
+                None
+            }
+            None => None,
+        };
+        match frame {
+            Some(read_from_response::Frame::Start(start)) => {
+                request.incarnation = start.session.and_then(|session| session.head).map(|head| head.incarnation);
+            }
+            Some(read_from_response::Frame::Events(events)) => {
+                for event in events.events {
+                    let event = client::event(event).context("the server sent an event that breaks the contract")?;
+                    request.from_seq = Some(event.seq.get() + 1);
+                    print_event(&event, target.json)?;
+                }
+            }
+            Some(read_from_response::Frame::End(end)) => return ended(end.reason()),
+            _ => {}
+        }
     }
 }
 

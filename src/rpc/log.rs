@@ -17,6 +17,7 @@ use super::pb::log_service_server::LogService;
 use super::pb::read_from_response::Frame;
 use super::read_many::ReadMany;
 use super::sessions::missing;
+use super::watch;
 use crate::service::{Append, Error, Reading, Reason, Service};
 
 /// The adapter.
@@ -74,6 +75,12 @@ impl LogService for Log {
         let request = request.into_inner();
         let head = self.service.flush(&convert::key(&request.namespace, &request.session_id)?).await?;
         Ok(Response::new(pb::FlushResponse { head: Some(head.into()) }))
+    }
+
+    type WatchStream = Pin<Box<dyn Stream<Item = Result<pb::WatchResponse, Status>> + Send>>;
+
+    async fn watch(&self, request: Request<pb::WatchRequest>) -> Result<Response<Self::WatchStream>, Status> {
+        Ok(Response::new(watch::frames(&self.service, request.into_inner(), self.stop.clone()).await?))
     }
 
     type ReadManyStream = ReadMany;

@@ -18,6 +18,7 @@ mod read_many;
 mod sessions;
 mod status;
 mod views;
+mod watch;
 
 /// Most events of a batch that a server can be configured for: what a message can hold beside its other fields.
 pub const BATCH_EVENTS_MAX: usize = codec::PARTS_MAX - 100;

@@ -8,6 +8,10 @@ use tonic::transport::Server;
 use tonic::transport::server::Router;
 use tonic_health::pb::health_server::HealthServer;
 use tonic_health::server::HealthReporter;
+use tonic_web::GrpcWebLayer;
+use tower::layer::util::{Identity, Stack};
+use tower::util::{Either, option_layer};
+use tower_http::cors::{AllowOrigin, CorsLayer};
 
 use super::feed::Feeds;
 use super::log::Log;
@@ -33,7 +37,12 @@ pub struct Options {
     pub keepalive: Duration,
     /// Whether clients may ask what services there are.
     pub reflection: bool,
+    /// Pages that may call over gRPC-web, by their origin; `*` for any. Without one, no page may.
+    pub web_origins: Vec<String>,
 }
+
+/// What stands before the services: gRPC-web and its rules, if pages may call.
+type Web = Either<Stack<GrpcWebLayer, CorsLayer>, Identity>;
 
 /// What the connections of a node share, and the handles to end it.
 pub struct Wire {
@@ -58,7 +67,7 @@ impl Wire {
     }
 
     /// All services over one service. `Err` only for a broken descriptor, which is a defect of the build.
-    pub fn router(&self, service: Service) -> Result<Router, tonic_reflection::server::Error> {
+    pub fn router(&self, service: Service) -> Result<Router<Stack<Web, Identity>>, tonic_reflection::server::Error> {
         let options = &self.options;
         let log = Log { service: service.clone(), stop: self.stop.clone(), tasks: self.tasks.clone() };
         let log = LogServiceServer::new(log)
@@ -91,10 +100,29 @@ impl Wire {
         } else {
             (None, None)
         };
-        let router = server(options).add_service(log).add_service(sessions).add_service(views).add_service(feeds);
+        let mut router = server(options).accept_http1(!options.web_origins.is_empty()).layer(web(&options.web_origins));
+        let router = router.add_service(log).add_service(sessions).add_service(views).add_service(feeds);
         let router = router.add_service(self.health_service.clone());
         Ok(router.add_optional_service(v1).add_optional_service(v1alpha))
     }
+}
+
+fn web(origins: &[String]) -> Web {
+    let cors = (!origins.is_empty()).then(|| {
+        let allowed = if origins.iter().any(|origin| origin == "*") {
+            AllowOrigin::any()
+        } else {
+            AllowOrigin::list(origins.iter().filter_map(|origin| origin.parse().ok()))
+        };
+        let exposed = ["grpc-status", "grpc-message", "grpc-status-details-bin"];
+        CorsLayer::new()
+            .allow_origin(allowed)
+            .allow_methods([tonic::codegen::http::Method::POST])
+            .allow_headers(tower_http::cors::AllowHeaders::mirror_request())
+            .expose_headers(exposed.map(tonic::codegen::http::HeaderName::from_static))
+            .max_age(Duration::from_secs(3600))
+    });
+    option_layer(cors.map(|cors| Stack::new(GrpcWebLayer::new(), cors)))
 }
 
 fn server(options: &Options) -> Server {

@@ -48,7 +48,7 @@ def main():
     os.chmod(LAB / "setup.sh", 0o755)
     shutil.copyfile(HERE / "quipu.rs", LAB / "src/adapters/quipu.rs")
     proto = ROOT / "proto"
-    files = ", ".join(f'"{proto}/quipu/v1/{name}.proto"' for name in ("types", "session", "log"))
+    files = ", ".join(f'"{proto}/quipu/v1/{name}.proto"' for name in ("types", "errors", "session", "log"))
     patch(LAB / "src/adapters/mod.rs", ("mod redis;", "mod quipu;\nmod redis;"),
           ('        "redis" =>', '        "quipu" => Arc::new(quipu::open(a).await?),\n        "redis" =>'))
     patch(LAB / "build.rs", ("    Ok(())", f'    tonic_prost_build::configure().bytes(".").build_server(false)\n'

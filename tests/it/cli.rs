@@ -224,7 +224,8 @@ fn tail_and_changes_go_on_by_themselves_over_a_restart_of_the_server() {
     let target = std::sync::Arc::new(std::sync::Mutex::new(server.address.clone()));
     let address = relay(target.clone());
     server.json(&["create", "demo", "--profile", "raw"], b"");
-    let event = |turn: u64| format!("{{\"type\":\"note\",\"time\":1,\"data\":{{\"turn\":{turn}}}}}\n");
+    let event =
+        |turn: u64| format!("{{\"type\":\"note\",\"time\":1,\"ignorable\":true,\"data\":{{\"turn\":{turn}}}}}\n");
     server.json(&["append", "demo"], (event(1) + &event(2)).as_bytes());
     let tailed = server.json(&["tail", "demo", "--count", "1"], b"");
     assert_eq!(tailed.iter().map(|line| line["seq"].as_u64().unwrap()).collect::<Vec<_>>(), [1]);
@@ -242,18 +243,21 @@ fn tail_and_changes_go_on_by_themselves_over_a_restart_of_the_server() {
         (child, lines)
     };
     let (mut tail, mut events) = follow(&["tail", "demo", "--follow", "--from", "0"]);
+    let (mut display, mut shown) = follow(&["watch", "demo"]);
     let (mut feed, mut positions) = follow(&["changes", "--follow"]);
     let value =
         |line: Option<std::io::Result<String>>| -> Value { serde_json::from_str(&line.unwrap().unwrap()).unwrap() };
     (0..2).for_each(|seq| assert_eq!(value(events.next())["seq"], seq));
+    (0..2).for_each(|seq| assert_eq!(value(shown.next())["seq"], seq));
     (1..3).for_each(|position| assert_eq!(value(positions.next())["position"], position));
     server.end();
     let server = Process::start(dir.path(), &[]);
     target.lock().unwrap().clone_from(&server.address);
     server.json(&["append", "demo"], event(3).as_bytes());
     assert_eq!(value(events.next())["seq"], 2);
+    assert_eq!(value(shown.next())["seq"], 2);
     assert_eq!(value(positions.next())["position"], 3);
-    for child in [&mut tail, &mut feed] {
+    for child in [&mut tail, &mut display, &mut feed] {
         child.kill().unwrap();
         child.wait().unwrap();
     }

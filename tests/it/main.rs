@@ -33,3 +33,4 @@ mod read_many;
 mod samples;
 mod sessions;
 mod views;
+mod watch;
