@@ -55,7 +55,7 @@ def main():
                              f'        .compile_protos(&[{files}], &["{proto}"])?;\n    Ok(())'))
     patch(LAB / "setup.sh", ("    gcgrow)", '    quipu)   port=4130; bg $p "$QUIPU_BIN" serve --data-dir "$d" '
                              '--listen 127.0.0.1:$port --log warn ;;\n    gcgrow)'))
-    patch(LAB / "bench.py", ('    "gcgrow": ', '    "quipu":      ("quipu", "quipu", [], ["W1", "W2", "W3", "W4"]),\n'
+    patch(LAB / "bench.py", ('    "gcgrow": ', '    "quipu":      ("quipu", "quipu", [], ["W1", "W2", "W3", "W4", "W5", "W6", "W7", "W7b"]),\n'
                              '    "gcgrow": '))
     if "KEEP" in os.environ:
         every = re.findall(r"mod (\w+);", (LAB / "src/adapters/mod.rs").read_text())
