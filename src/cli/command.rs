@@ -307,7 +307,8 @@ pub(super) async fn read(args: ReadArgs) -> anyhow::Result<()> {
                 end = Some(found);
                 continue;
             }
-            Some(pb::read_from_response::Frame::Start(_)) | None => continue,
+            // What only followers get is none of it.
+            _ => continue,
         };
         for event in events.events {
             let event = client::event(event).context("the server sent an event that breaks the contract")?;

@@ -14,6 +14,7 @@
 //! | `r` log, first seq | a block of places |
 //! | `k` log, number of the piece | a piece of its note |
 //! | `o` log | the ownership; the session has its checksum, so that neither can be older than the other |
+//! | `g` log | the birth of a session that was deleted |
 //! | `!mark` | the checkpoint: cursor, horizon, number of names and of shares, highest log, format |
 //!
 //! Numbers in keys are big-endian. `shares` has the rest: forks and deleted logs.
@@ -28,12 +29,12 @@ use bytes::Bytes;
 use super::journal::Cursor;
 use super::notes;
 use super::place::{self, Place};
-use super::rows::{checksum, decode_entry, decode_mark, encode_entry, encode_mark};
+use super::rows::{checksum, decode_entry, decode_mark, encode_entry, encode_mark, seal, unseal};
 use super::shares::deleted_key;
 use super::table::{Entry, Table};
 use crate::codec::ownership;
 use crate::model::{Namespace, Seq, SessionKey};
-use crate::store::{ListCursor, LogId, Note, Position, StoreError};
+use crate::store::{Birth, ListCursor, LogId, Note, Position, StoreError};
 
 /// Largest key and value. With at most 16 entries on a page, pages stay far below the 128 KiB at which sled moves them
 /// to a file of their own.
@@ -151,6 +152,27 @@ impl Index {
     /// The session of that log.
     pub(super) fn entry(&self, log: LogId) -> Result<Option<Entry>, Broken> {
         guarded(|| self.load(log))
+    }
+
+    /// The session that a log had which was deleted.
+    pub(super) fn gone(&self, log: LogId) -> Result<Option<Arc<Birth>>, Broken> {
+        guarded(|| {
+            let Some(bytes) = self.db.get(gone_key(log))? else { return Ok(None) };
+            let birth = Birth::decode(&mut unseal(&bytes)?).map_err(|e| Broken(e.to_string()))?;
+            Ok(Some(Arc::new(birth)))
+        })
+    }
+
+    /// Sessions by log after `after`.
+    pub(super) fn sessions(&self, after: LogId, count: usize) -> Result<Vec<Entry>, Broken> {
+        guarded(|| {
+            let rows = self.db.range(session_key(LogId(after.0 + 1))..=session_key(LogId(u64::MAX)));
+            let entry = |row: sled::Result<(sled::IVec, sled::IVec)>| {
+                let (key, bytes) = row?;
+                Ok::<_, Broken>(decode_entry(decode_log(key.get(1..).unwrap_or_default())?, &bytes)?.0)
+            };
+            rows.take(count).map(entry).collect()
+        })
     }
 
     fn load(&self, log: LogId) -> Result<Option<Entry>, Broken> {
@@ -303,6 +325,9 @@ impl Batch<'_> {
             self.forget(session.log, 0)?;
             self.share(deleted_key(session.log), Some(encode_entry(entry, 0)))?;
             self.remove(owner_key(session.log))?;
+            let mut birth = Vec::with_capacity(256);
+            session.birth.encode(&mut birth);
+            self.insert(gone_key(session.log), seal(birth))?;
             return self.remove(session_key(session.log));
         }
         let mut owner = Vec::new();
@@ -373,6 +398,10 @@ pub(super) fn session_key(log: LogId) -> Vec<u8> {
 
 fn owner_key(log: LogId) -> Vec<u8> {
     [b"o", &log.0.to_be_bytes()[..]].concat()
+}
+
+fn gone_key(log: LogId) -> Vec<u8> {
+    [b"g", &log.0.to_be_bytes()[..]].concat()
 }
 
 fn name_key(key: &SessionKey) -> Vec<u8> {
