@@ -29,12 +29,13 @@ use bytes::Bytes;
 use super::journal::Cursor;
 use super::notes;
 use super::place::{self, Place};
-use super::rows::{checksum, decode_entry, decode_mark, encode_entry, encode_mark, seal, unseal};
+use super::roll::gone_key;
+use super::rows::{checksum, decode_entry, decode_mark, encode_entry, encode_mark, seal};
 use super::shares::deleted_key;
 use super::table::{Entry, Table};
 use crate::codec::ownership;
 use crate::model::{Namespace, Seq, SessionKey};
-use crate::store::{Birth, ListCursor, LogId, Note, Position, StoreError};
+use crate::store::{ListCursor, LogId, Note, Position, StoreError};
 
 /// Largest key and value. With at most 16 entries on a page, pages stay far below the 128 KiB at which sled moves them
 /// to a file of their own.
@@ -46,7 +47,7 @@ const BATCH_ENTRIES_MAX: usize = 1000;
 /// The index is unusable.
 #[derive(Debug, thiserror::Error)]
 #[error("index: {0}")]
-pub(super) struct Broken(String);
+pub(super) struct Broken(pub(super) String);
 
 impl Broken {
     /// For the reason of another error.
@@ -152,27 +153,6 @@ impl Index {
     /// The session of that log.
     pub(super) fn entry(&self, log: LogId) -> Result<Option<Entry>, Broken> {
         guarded(|| self.load(log))
-    }
-
-    /// The session that a log had which was deleted.
-    pub(super) fn gone(&self, log: LogId) -> Result<Option<Arc<Birth>>, Broken> {
-        guarded(|| {
-            let Some(bytes) = self.db.get(gone_key(log))? else { return Ok(None) };
-            let birth = Birth::decode(&mut unseal(&bytes)?).map_err(|e| Broken(e.to_string()))?;
-            Ok(Some(Arc::new(birth)))
-        })
-    }
-
-    /// Sessions by log after `after`.
-    pub(super) fn sessions(&self, after: LogId, count: usize) -> Result<Vec<Entry>, Broken> {
-        guarded(|| {
-            let rows = self.db.range(session_key(LogId(after.0 + 1))..=session_key(LogId(u64::MAX)));
-            let entry = |row: sled::Result<(sled::IVec, sled::IVec)>| {
-                let (key, bytes) = row?;
-                Ok::<_, Broken>(decode_entry(decode_log(key.get(1..).unwrap_or_default())?, &bytes)?.0)
-            };
-            rows.take(count).map(entry).collect()
-        })
     }
 
     fn load(&self, log: LogId) -> Result<Option<Entry>, Broken> {
@@ -400,10 +380,6 @@ fn owner_key(log: LogId) -> Vec<u8> {
     [b"o", &log.0.to_be_bytes()[..]].concat()
 }
 
-fn gone_key(log: LogId) -> Vec<u8> {
-    [b"g", &log.0.to_be_bytes()[..]].concat()
-}
-
 fn name_key(key: &SessionKey) -> Vec<u8> {
     let namespace = key.namespace.as_str().as_bytes();
     [b"n", &[namespace.len() as u8][..], namespace, key.id.as_str().as_bytes()].concat()
@@ -433,7 +409,7 @@ pub(super) fn number(bytes: &[u8]) -> Option<u64> {
     Some(u64::from_be_bytes(bytes.try_into().ok()?))
 }
 
-fn decode_log(bytes: &[u8]) -> Result<LogId, Broken> {
+pub(super) fn decode_log(bytes: &[u8]) -> Result<LogId, Broken> {
     number(bytes).map_or_else(|| broken("log id"), |log| Ok(LogId(log)))
 }
 

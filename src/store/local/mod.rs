@@ -17,6 +17,7 @@ mod options;
 mod place;
 mod read;
 mod replay;
+mod roll;
 mod rows;
 mod segment;
 mod shares;
