@@ -1,5 +1,6 @@
 //! `FeedService`.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::stream::unfold;
@@ -13,9 +14,10 @@ use super::follow::heartbeat;
 use super::pb;
 use super::pb::changes_response::Frame;
 use super::pb::feed_service_server::FeedService;
+use crate::codec::change::Kind;
 use crate::model::{Event, Namespace};
-use crate::service::{Error, Feed, FeedStep, Reason, Service};
-use crate::store::{Committed, Position};
+use crate::service::{Error, Feed, FeedStep, Holding, Reason, Service};
+use crate::store::{Birth, Committed, Extent, Position};
 
 /// The adapter.
 pub(super) struct Feeds {
@@ -188,11 +190,14 @@ fn parts(change: &Committed, with_events: bool) -> Result<Vec<(pb::Change, usize
         birth.key.namespace.as_str().clone_into(&mut whole.namespace);
         birth.key.id.as_str().clone_into(&mut whole.session_id);
         whole.incarnation = birth.incarnation.0.to_vec().into();
-        if whole.kind == "create" {
+        if matches!(change.kind, Some(Kind::Create | Kind::Fork)) {
             whole.header = Some(convert::pb_header(birth.key.id.as_str(), birth.header.clone()));
             whole.profile = Some(pb::Profile::from(birth.profile).into());
         }
     }
+    whole.inherited = change.inherited.iter().map(inherited).collect();
+    let owner = change.owner.clone();
+    whole.owner = owner.map(|owner| Holding { owner, expires_in: None }.into());
     let Some(run) = change.run.as_ref().filter(|_| with_events) else { return Ok(vec![(whole, WEIGHT)]) };
     let (mut parts, mut events, mut bytes) = (Vec::new(), Vec::new(), 0);
     let part = |events: Vec<Event>, is_partial: bool| pb::Change {
@@ -214,4 +219,15 @@ fn parts(change: &Committed, with_events: bool) -> Result<Vec<(pb::Change, usize
     }
     parts.push((part(events, false), WEIGHT + bytes));
     Ok(parts)
+}
+
+fn inherited((extent, of): &(Extent, Option<Arc<Birth>>)) -> pb::Inherited {
+    let of = of.as_ref();
+    pb::Inherited {
+        namespace: of.map(|birth| birth.key.namespace.as_str().to_owned()).unwrap_or_default(),
+        session_id: of.map(|birth| birth.key.id.as_str().to_owned()).unwrap_or_default(),
+        incarnation: of.map(|birth| birth.incarnation.0.to_vec().into()).unwrap_or_default(),
+        until_seq: extent.until.get(),
+        chain: extent.chain.0.to_vec().into(),
+    }
 }

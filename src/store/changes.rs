@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use super::{Birth, Change, LogId, Position, Run};
+use super::{Birth, Change, Extent, Graft, LogId, Position, Run, extents};
 use crate::codec::Chain;
 use crate::codec::change::Kind;
-use crate::model::Seq;
+use crate::model::{Owner, Seq};
 
 /// One committed change.
 #[derive(Clone, Debug)]
@@ -26,8 +26,12 @@ pub struct Committed {
     pub first_seq: Seq,
     /// The chain after it.
     pub chain: Chain,
-    /// The events that it added.
+    /// The events that it added; of a fork the one that ends the seed.
     pub run: Option<Run>,
+    /// Of a fork: where the events stand that it inherits, and whose they are.
+    pub inherited: Vec<(Extent, Option<Arc<Birth>>)>,
+    /// Of a change of hands: the ownership after it.
+    pub owner: Option<Arc<Owner>>,
 }
 
 /// A page of changes.
@@ -41,7 +45,7 @@ pub struct ChangePage {
 
 impl Committed {
     /// A change as an engine committed it.
-    pub(super) fn of(change: &Change, position: Position, time_ms: u64, birth: Option<Arc<Birth>>) -> Self {
+    pub(super) fn of(change: &Change, position: Position, time_ms: u64) -> Self {
         let (kind, log, first_seq, chain, run) = match change {
             Change::Repair { log, run } => (Kind::Repair, log, run.first_seq, run.chain, Some(run.clone())),
             Change::Create { log, .. } => (Kind::Create, log, Seq::ZERO, Chain::START, None),
@@ -49,20 +53,41 @@ impl Committed {
             Change::Delete { log, next_seq, chain } => (Kind::Delete, log, *next_seq, *chain, None),
             Change::Owner { log, next_seq, chain, .. } => (Kind::Owner, log, *next_seq, *chain, None),
             Change::Fork { log, graft } => {
-                let (next_seq, chain) = graft.end();
-                (Kind::Fork, log, next_seq, chain, None)
+                (Kind::Fork, log, graft.seed_length(), graft.end().1, extents::marker(graft))
             }
-            Change::Detach { log, .. } => (Kind::Detach, log, Seq::ZERO, Chain::START, None),
+            Change::Detach { log, copy: Some(run) } => (Kind::Detach, log, run.first_seq, run.chain, None),
+            Change::Detach { log, copy: None } => (Kind::Detach, log, Seq::ZERO, Chain::START, None),
             Change::Purge { log, next_seq, chain } => (Kind::Purge, log, *next_seq, *chain, None),
         };
-        Self { position, through: position, time_ms, kind: Some(kind), log: *log, birth, first_seq, chain, run }
+        let mut committed = Self { time_ms, kind: Some(kind), log: *log, first_seq, chain, run, ..Self::at(position) };
+        match change {
+            Change::Fork { graft, .. } => committed.inherited = inherited(graft),
+            Change::Owner { owner, .. } => committed.owner = Some(owner.clone()),
+            _ => {}
+        }
+        committed
+    }
+
+    /// Puts in the sessions that it names, as far as anybody knows them.
+    pub(super) fn name(&mut self, birth: impl Fn(LogId) -> Option<Arc<Birth>>) {
+        if self.birth.is_none() {
+            self.birth = birth(self.log);
+        }
+        for (extent, of) in &mut self.inherited {
+            *of = birth(LogId(extent.log));
+        }
     }
 
     /// Changes that were lost.
     pub(super) fn lost(from: u64, through: u64) -> Self {
+        Self { through: Position(through), ..Self::at(Position(from)) }
+    }
+
+    /// Nothing yet, at its place.
+    pub(super) fn at(position: Position) -> Self {
         Self {
-            position: Position(from),
-            through: Position(through),
+            position,
+            through: position,
             time_ms: 0,
             kind: None,
             log: LogId(0),
@@ -70,6 +95,8 @@ impl Committed {
             first_seq: Seq::ZERO,
             chain: Chain::START,
             run: None,
+            inherited: Vec::new(),
+            owner: None,
         }
     }
 
@@ -88,4 +115,9 @@ impl Committed {
             Some(_) => "other",
         }
     }
+}
+
+/// What a fork inherits, of nobody yet.
+pub(super) fn inherited(graft: &Graft) -> Vec<(Extent, Option<Arc<Birth>>)> {
+    graft.extents.iter().map(|extent| (*extent, None)).collect()
 }

@@ -82,8 +82,8 @@ impl State {
                 (session.owner, session.position) = (Some(owner.clone()), position);
             }
         }
-        let mut committed = Committed::of(change, position, time_ms, None);
-        committed.birth = self.births.get(&committed.log).cloned();
+        let mut committed = Committed::of(change, position, time_ms);
+        committed.name(|log| self.births.get(&log).cloned());
         self.changes.push(committed);
         Ok(())
     }
@@ -91,6 +91,7 @@ impl State {
     fn fork(&mut self, log: LogId, graft: &Graft, at: (u64, Position)) {
         let session = Session::grafted(log, graft, at);
         self.names.insert(session.birth.key.clone(), log);
+        self.births.insert(log, session.birth.clone());
         if let Some(run) = extents::marker(graft) {
             self.runs.entry(log).or_default().insert(run.first_seq, run);
         }

@@ -8,7 +8,7 @@ use quipu::rpc::pb::changes_response::Frame;
 use tonic::{Code, Status, Streaming};
 
 use crate::support::process::Process;
-use crate::support::{Calls, Node, Random, all_of, batch, note, notes, refused, run, run_long, setting};
+use crate::support::{Calls, Node, Random, all_of, batch, journal_alone, note, notes, refused, run, run_long, setting};
 
 /// A reader that holds the feed to its contract.
 struct Reader {
@@ -245,5 +245,86 @@ fn a_change_with_more_events_than_a_frame_comes_in_parts() {
             partial.len() > 3 && partial.iter().rev().skip(1).all(|partial| *partial) && !partial[partial.len() - 1]
         );
         assert_eq!(reader.changes.last().unwrap().chain, client.head("s").await.chain);
+    });
+}
+
+/// Does everything that can be committed.
+async fn act(client: &mut Client) {
+    let header = pb::Header { id: "p".to_owned(), ..Default::default() };
+    let create =
+        pb::CreateSessionRequest { header: Some(header), profile: Some(pb::Profile::Raw.into()), ..Default::default() };
+    client.sessions.create_session(create).await.unwrap();
+    client.append(batch("p", 0, notes("a", 3))).await.unwrap();
+    let open_turn = pb::NewEvent { r#type: "turn/start".to_owned(), ..note(r#"{"turn":1}"#) };
+    client.append(batch("p", 3, vec![open_turn])).await.unwrap();
+    let prepare = pb::PrepareRequest { session_id: "p".to_owned(), holder: "host".to_owned(), ..Default::default() };
+    let mut frames = client.owners.prepare(prepare).await.unwrap().into_inner();
+    while frames.message().await.unwrap().is_some() {}
+    let child = |seq| pb::ForkRequest {
+        session_id: "p".to_owned(),
+        child_id: Some("c".to_owned()),
+        boundary: Some(pb::Boundary::Inclusive.into()),
+        boundary_seq: Some(seq),
+        ..Default::default()
+    };
+    client.forks.fork(child(1)).await.unwrap();
+    let detach = pb::DetachRequest { session_id: "c".to_owned(), ..Default::default() };
+    let mut steps = client.forks.detach(detach).await.unwrap().into_inner();
+    while steps.message().await.unwrap().is_some() {}
+    let delete = pb::DeleteSessionRequest { session_id: "p".to_owned(), epoch: Some(1), ..Default::default() };
+    client.sessions.delete_session(delete).await.unwrap();
+    let mut steps = client.admin.purge(pb::PurgeRequest::default()).await.unwrap().into_inner();
+    while steps.message().await.unwrap().is_some() {}
+}
+
+/// What the feed tells of it.
+async fn told(client: &mut Client) -> Vec<pb::Change> {
+    let changes = Reader::start(client, from(1)).await.unwrap().all().await.changes;
+    let of = |kind: &str| -> Vec<_> { changes.iter().filter(|change| change.kind == kind).cloned().collect() };
+    let mut kinds: Vec<_> = changes.iter().map(|change| change.kind.as_str()).collect();
+    kinds.dedup();
+    assert_eq!(kinds, ["create", "append", "repair", "owner", "fork", "detach", "delete", "purge"]);
+    assert!(changes.iter().all(|change| !change.session_id.is_empty() && change.incarnation.len() == 16));
+    let repair = &of("repair")[0];
+    assert_eq!((repair.first_seq, repair.next_seq, repair.events.len()), (4, 5, 1));
+    assert_eq!(repair.events[0].r#type, "turn/end");
+    let owner = of("owner")[0].owner.clone().unwrap();
+    assert_eq!((owner.epoch, owner.holder.as_str(), owner.state()), (1, "host", pb::OwnerState::Reserved));
+    let fork = &of("fork")[0];
+    let header = fork.header.as_ref().unwrap();
+    assert_eq!(
+        (header.id.as_str(), header.parent_session.as_deref(), fork.profile()),
+        ("c", Some("p"), pb::Profile::Raw)
+    );
+    let [shared] = fork.inherited.as_slice() else { panic!("{:?}", fork.inherited) };
+    assert_eq!((shared.session_id.as_str(), shared.until_seq, fork.first_seq), ("p", 2, 2));
+    assert_eq!(shared.incarnation, changes[0].incarnation);
+    assert_eq!((fork.next_seq, fork.events.len()), (3, 1), "the marker");
+    assert_eq!(of("detach").last().unwrap().first_seq, 0, "the log stands alone");
+    assert_eq!((of("delete")[0].first_seq, of("purge")[0].first_seq), (5, 0));
+    changes
+}
+
+#[test]
+fn each_kind_of_change_says_what_changed_also_after_a_restart_and_without_an_index() {
+    run(async {
+        let node = Node::memory().await;
+        let mut client = node.client().await;
+        act(&mut client).await;
+        told(&mut client).await;
+
+        let dir = tempfile::tempdir().unwrap();
+        let server = Process::start(dir.path(), &[]);
+        let mut client = server.client().await;
+        act(&mut client).await;
+        let before = told(&mut client).await;
+        server.end();
+        let alone = journal_alone(dir.path());
+        for dir in [dir.path(), alone.path()] {
+            let server = Process::start(dir, &[]);
+            let mut client = server.client().await;
+            assert_eq!(told(&mut client).await, before);
+            server.end();
+        }
     });
 }

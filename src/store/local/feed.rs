@@ -18,7 +18,9 @@ use crate::codec::change::Kind;
 use crate::codec::frame::{
     GROUP_HEADER_BYTES, GroupHeader, RECORD_HEADER_BYTES, RecordHeader, RecordStart, SECTOR, SEGMENT_HEADER_BYTES,
 };
-use crate::store::{Birth, ChangePage, Committed, Graft, LogId, Position, Run, Session, StoreError};
+use crate::codec::ownership;
+use crate::store::changes::inherited;
+use crate::store::{Birth, ChangePage, Committed, Graft, LogId, Position, Run, Session, StoreError, extents};
 
 /// Bytes that are read from a segment at once.
 const WINDOW_BYTES: u64 = 256 << 10;
@@ -143,21 +145,26 @@ impl Shared {
     }
 
     fn committed(&self, header: &RecordHeader, payload: Bytes, time_ms: u64) -> Committed {
-        let (log, position) = (LogId(header.log), Position(header.position));
-        let birth = match header.kind {
-            Kind::Create => Birth::decode_either(&payload).ok().map(Arc::new),
-            Kind::Fork => Graft::decode_either(&payload).ok().map(|graft| Arc::new(graft.birth)),
-            _ => self.birth(log),
-        };
-        let run = matches!(header.kind, Kind::Append | Kind::Repair).then(|| Run {
-            first_seq: header.first_seq,
-            count: header.count,
-            link: header.link,
-            chain: header.chain,
-            events: payload,
-        });
-        let (kind, first_seq, chain) = (Some(header.kind), header.first_seq, header.chain);
-        Committed { position, through: position, time_ms, kind, log, birth, first_seq, chain, run }
+        let (first_seq, chain, position) = (header.first_seq, header.chain, Position(header.position));
+        let (kind, log) = (Some(header.kind), LogId(header.log));
+        let mut change = Committed { time_ms, kind, log, first_seq, chain, ..Committed::at(position) };
+        match header.kind {
+            Kind::Create => change.birth = Birth::decode_either(&payload).ok().map(Arc::new),
+            Kind::Fork => {
+                if let Ok(graft) = Graft::decode_either(&payload) {
+                    (change.run, change.inherited) = (extents::marker(&graft), inherited(&graft));
+                    change.birth = Some(Arc::new(graft.birth));
+                }
+            }
+            Kind::Owner => change.owner = ownership::decode_record(&payload).ok().map(Arc::new),
+            Kind::Append | Kind::Repair => {
+                let (count, link) = (header.count, header.link);
+                change.run = Some(Run { first_seq, count, link, chain, events: payload });
+            }
+            Kind::Delete | Kind::Detach | Kind::Purge => {}
+        }
+        change.name(|log| self.birth(log));
+        change
     }
 
     /// The session of a log, also of one that was deleted.
