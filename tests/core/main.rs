@@ -4,6 +4,8 @@
 mod admit;
 mod assemble;
 mod cases;
+#[path = "../checker/mod.rs"]
+mod checker;
 mod checkpoint;
 mod codec;
 mod dsh;
@@ -15,6 +17,7 @@ mod laws;
 mod lineage;
 mod logs;
 mod persistence;
+mod planted;
 mod projection;
 mod repair;
 mod request;
@@ -24,3 +27,8 @@ mod surface;
 mod trace;
 mod vectors;
 mod window;
+
+/// A number from the environment, for tests with a long form.
+fn setting(name: &str, default: u64) -> u64 {
+    std::env::var(name).map_or(default, |text| text.parse().unwrap_or_else(|e| panic!("{name}={text}: {e}")))
+}

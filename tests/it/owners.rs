@@ -11,6 +11,7 @@ use quipu::store::local::{LocalStore, Options as Local};
 use quipu::store::memory::MemoryStore;
 use tonic::{Code, Status};
 
+use crate::support::gate::GateStore;
 use crate::support::host::*;
 use crate::support::process::Process;
 use crate::support::{Calls, Node, Random, batch, notes, refused, run};
@@ -207,6 +208,35 @@ fn owners_outlive_the_server_with_their_epoch_their_trail_and_a_full_lease() {
                 host.service.close().await;
             }
         }
+    });
+}
+
+/// Racing hosts found it: a load of a balanced log had nothing to wait for, and told of an epoch that a crash at that
+/// moment would have taken back.
+#[test]
+fn no_face_tells_of_an_owner_before_its_epoch_is_durable() {
+    run(async {
+        let gate = Arc::new(GateStore::default());
+        let host = Arc::new(Host::over(gate.clone()));
+        host.create("s", Profile::Raw).await;
+        gate.shut();
+        let preparing = tokio::spawn({
+            let host = host.clone();
+            async move { host.prepare("s", claim("a", 60_000, None)).await.map(|prepared| prepared.epoch) }
+        });
+        gate.reached().await;
+        assert_eq!(host.head("s").await.owner, None);
+        assert_eq!(host.inspect("s").await.unwrap().session.head.owner, None);
+        let loading = tokio::spawn({
+            let host = host.clone();
+            async move { host.load("s").await.unwrap().session.head.owner.map(|holding| holding.owner.epoch) }
+        });
+        for _ in 0..100 {
+            tokio::task::yield_now().await;
+        }
+        assert!(!loading.is_finished(), "it told of an owner that was not durable");
+        gate.open();
+        assert_eq!((preparing.await.unwrap().unwrap(), loading.await.unwrap()), (1, Some(1)));
     });
 }
 
