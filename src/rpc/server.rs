@@ -12,6 +12,7 @@ use tonic_health::server::HealthReporter;
 use tower::layer::util::{Identity, Stack};
 
 use super::admin::Admin;
+use super::connection::Ages;
 use super::faces::Faces;
 use super::forks::Forks;
 use super::log::Log;
@@ -26,6 +27,7 @@ use super::pb::owner_service_server::OwnerServiceServer;
 use super::pb::session_service_server::SessionServiceServer;
 use super::pb::view_service_server::ViewServiceServer;
 use super::sessions::Sessions;
+use super::tls::Tls;
 use super::views::Views;
 use crate::service::Service;
 
@@ -42,11 +44,25 @@ pub struct Options {
     pub keepalive: Duration,
     /// Whether clients may ask what services there are.
     pub reflection: bool,
+    /// Time until a new connection must speak HTTP/2.
+    pub preface_timeout: Duration,
+    /// Connections of one address at once; 0 for as many as there are.
+    pub connections_per_address: usize,
+    /// Age at which a connection takes no more calls.
+    pub age_max: Option<Duration>,
+    /// Time that its open calls then have.
+    pub age_grace: Duration,
+}
+
+impl Options {
+    pub(super) fn ages(&self) -> Ages {
+        Ages { preface: self.preface_timeout, end: self.age_max.map(|age| age.saturating_add(self.age_grace)) }
+    }
 }
 
 /// What the connections of a node share, and the handles to end it.
 pub struct Wire {
-    options: Options,
+    pub(super) options: Options,
     health_service: HealthServer<tonic_health::server::HealthService>,
     /// Ends open streams.
     pub stop: CancellationToken,
@@ -56,6 +72,8 @@ pub struct Wire {
     pub health: HealthReporter,
     /// Traces calls, if anybody wants to know.
     pub tracer: Option<Arc<dyn Tracer>>,
+    /// Encrypts connections, if anything does.
+    pub tls: Option<Arc<Tls>>,
 }
 
 /// A router whose calls are all seen.
@@ -75,6 +93,7 @@ impl Wire {
             tasks: TaskTracker::new(),
             health,
             tracer: None,
+            tls: None,
         }
     }
 
@@ -128,7 +147,7 @@ impl Wire {
 }
 
 fn server(options: &Options) -> Server {
-    Server::builder()
+    let server = Server::builder()
         .max_concurrent_streams(options.streams_max)
         .initial_stream_window_size(1 << 20)
         .initial_connection_window_size(8 << 20)
@@ -137,7 +156,12 @@ fn server(options: &Options) -> Server {
         .http2_keepalive_timeout(Some(Duration::from_secs(10)))
         .http2_max_header_list_size(16 << 10)
         .http2_max_pending_accept_reset_streams(Some(20))
-        .http2_max_local_error_reset_streams(Some(256))
+        .http2_max_local_error_reset_streams(Some(256));
+    // Without a grace of tonic's, which would leave out the word to the client that it should connect anew.
+    match options.age_max {
+        Some(age) => server.max_connection_age(age),
+        None => server,
+    }
 }
 
 /// Sets the health of the whole node and of its services.

@@ -36,6 +36,7 @@ mod process;
 mod read;
 mod samples;
 mod scale;
+mod security;
 mod sessions;
 mod views;
 mod write_behind;
