@@ -12,11 +12,13 @@ macro_rules! say {
     }};
 }
 
+mod certs;
 mod command;
 pub mod config;
 mod export;
 mod fork;
 mod gauge;
+mod guard;
 mod import;
 mod keep;
 mod kinds;
@@ -25,9 +27,11 @@ mod opening;
 mod owner;
 mod read;
 mod rules;
+pub mod security;
 mod serve;
 mod space;
 mod tail;
+mod target;
 mod text;
 mod view;
 mod watch;
@@ -37,6 +41,8 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
+
+use self::target::Target;
 
 /// Exit codes, as in the README.
 const REFUSED: u8 = 1;
@@ -173,6 +179,11 @@ enum Command {
     ///
     /// Asks the same port as status. q, Esc or Ctrl-C end it.
     Top(watch::TopArgs),
+    /// Make a test authority and certificates that it signed.
+    ///
+    /// quipu certs DIR makes DIR/ca.pem and DIR/server.pem with their keys; --client NAME makes DIR/NAME.pem beside them.
+    /// An authority that is there already is used again. For tests: its key lies in a file.
+    Certs(certs::CertsArgs),
     /// Print a completion script: quipu completions bash > /etc/bash_completion.d/quipu
     Completions {
         /// The shell.
@@ -192,20 +203,6 @@ struct ServeArgs {
     /// Print the configuration as a TOML file, and exit.
     #[arg(long)]
     print_config: bool,
-}
-
-/// Where a client command connects, and how it prints.
-#[derive(Args)]
-struct Target {
-    /// The server.
-    #[arg(long, value_name = "URL", env = "QUIPU_ADDRESS", default_value = "http://127.0.0.1:7777", global = true)]
-    address: String,
-    /// The tenant.
-    #[arg(long, short, value_name = "NAME", env = "QUIPU_NAMESPACE", default_value = "default", global = true)]
-    namespace: String,
-    /// Print JSON.
-    #[arg(long, global = true)]
-    json: bool,
 }
 
 /// The whole program, from arguments to exit code.
@@ -230,6 +227,7 @@ pub fn main() -> ExitCode {
             clap_complete::generate(shell, &mut definition, "quipu", &mut script);
             std::io::stdout().write_all(&script).map_err(Into::into)
         }
+        Command::Certs(args) => certs::certs(&args),
         Command::Create(args) => run(command::create(args)),
         Command::Append(args) => run(command::append(args)),
         Command::Read(args) => run(read::read(args)),

@@ -5,9 +5,11 @@
 //! way out.
 
 pub mod client;
+pub mod connection;
 pub mod loops;
 pub mod observe;
 pub mod server;
+pub mod tls;
 
 mod admin;
 mod append_stream;

@@ -40,6 +40,7 @@ mod read;
 mod read_many;
 mod samples;
 mod scale;
+mod security;
 mod sessions;
 mod views;
 mod watch;
