@@ -12,7 +12,8 @@ pub fn events(
     let mut events = Vec::new();
     for index in 0..count {
         let seq = first_seq + index;
-        let (kind, data, sources) = next(tail, &format!("{mark}.{index}"), seq, pick);
+        // Numbers of turns and steps begin at one.
+        let (kind, data, sources) = next(tail, &format!("{mark}.{index}"), seq + 1, pick);
         let is_surface = quipu::replay::vocabulary::is_surface(kind);
         let body = NewEvent {
             time_ms: 1_700_000_000_000 + seq as i64 % 1000,
@@ -31,23 +32,24 @@ pub fn events(
 fn next(
     tail: &Tail,
     mark: &str,
-    seq: u64,
+    number: u64,
     pick: &mut dyn FnMut(u64) -> u64,
 ) -> (&'static str, String, Option<Vec<Seq>>) {
     let mark_of = format!(r#""mark":"{mark}""#);
     let Some(turn) = tail.open_turn().and_then(|turn| turn.number.json()) else {
         return match pick(4) {
             0 => ("feedback/record", format!(r#"{{"text":"x",{mark_of}}}"#), None),
-            _ => ("turn/start", format!(r#"{{"turn":{seq},{mark_of}}}"#), None),
+            _ => ("turn/start", format!(r#"{{"turn":{number},{mark_of}}}"#), None),
         };
     };
     let Some(step) = tail.open_step().and_then(|step| step.number.json()) else {
         return match pick(3) {
             0 => {
-                let reason = r#""reason":{"kind":"completed"}"#;
-                ("turn/end", format!(r#"{{"turn":{turn},{reason},{mark_of}}}"#), None)
+                // The plain reasons have no room for a mark.
+                let reason = format!(r#""reason":{{"kind":"ended",{mark_of}}}"#);
+                ("turn/end", format!(r#"{{"turn":{turn},{reason}}}"#), None)
             }
-            _ => ("step/start", format!(r#"{{"turn":{turn},"step":{seq},{mark_of}}}"#), None),
+            _ => ("step/start", format!(r#"{{"turn":{turn},"step":{number},{mark_of}}}"#), None),
         };
     };
     let place = format!(r#""turn":{turn},"step":{step}"#);

@@ -12,6 +12,8 @@ struct Told {
     durable: u64,
     /// The highest epoch.
     epoch: u64,
+    /// The call that told it.
+    by: usize,
 }
 
 impl<'h> Check<'h> {
@@ -41,9 +43,12 @@ impl<'h> Check<'h> {
             let Some(shown) = call.shown() else { continue };
             self.answer((at, call), shown, (at_invocation[at], given_back));
             told.durable = told.durable.max(shown.mark.as_ref().map_or(0, |mark| mark.durable_next_seq));
-            told.epoch = told.epoch.max(shown.owner.map_or(0, |owner| owner.epoch));
             // Whoever got through with an epoch had the session.
-            told.epoch = told.epoch.max(call.epoch().filter(|_| call.is_ok()).unwrap_or(0));
+            let through = call.epoch().filter(|_| call.is_ok()).unwrap_or(0);
+            let epoch = shown.owner.map_or(0, |owner| owner.epoch).max(through);
+            if epoch > told.epoch {
+                (told.epoch, told.by) = (epoch, at);
+            }
         }
         self.late(&at_invocation);
     }
@@ -74,7 +79,9 @@ impl<'h> Check<'h> {
         if let (Some(owner), false) = (shown.owner, matches!(call.ask, Ask::Prepare { .. }))
             && owner.epoch < told.epoch
         {
-            self.broken(9, what(format!("epoch {} is shown after {} was", owner.epoch, told.epoch)));
+            let by = &self.history.calls[told.by];
+            let by = format!("by call {}, {}, {:?}", told.by, name(&by.ask), by.outcome);
+            self.broken(9, what(format!("epoch {} is shown after {} was {by}", owner.epoch, told.epoch)));
         }
         match (&call.ask, &call.outcome) {
             (Ask::Prepare { .. }, Outcome::Ok(_)) => {

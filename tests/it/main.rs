@@ -1,6 +1,6 @@
 //! The promises, held against real servers: in-process over any engine, and as the `quipu` binary.
 //!
-//! Long forms: QUIPU_KILL_ROUNDS, QUIPU_POWER_CUTS. What a machine cannot do is skipped with a line `SKIPPED: why`,
+//! Long forms: QUIPU_KILL_ROUNDS, QUIPU_POWER_CUTS, QUIPU_RACE_ROUNDS. What a machine cannot do is skipped with a line `SKIPPED: why`,
 //! unless QUIPU_REQUIRE_ALL=1, which makes it fail.
 #![allow(
     clippy::pedantic,
@@ -17,6 +17,9 @@
 
 #[macro_use]
 mod support;
+
+#[path = "../checker/mod.rs"]
+mod checker;
 
 mod admin;
 mod append;
@@ -36,6 +39,7 @@ mod owners;
 mod persistence;
 mod power;
 mod process;
+mod races;
 mod read;
 mod read_many;
 mod samples;

@@ -235,7 +235,22 @@ fn no_face_tells_of_an_owner_before_its_epoch_is_durable() {
             tokio::task::yield_now().await;
         }
         assert!(!loading.is_finished(), "it told of an owner that was not durable");
+        // The refusals that name an owner wait as well; of a fork it was forgotten once.
+        let forking = tokio::spawn({
+            let host = host.clone();
+            async move { host.fork("s", "child", Some(7)).await }
+        });
+        let flushing = tokio::spawn({
+            let host = host.clone();
+            async move { host.service.flush(&key("s"), Some(7)).await.map(drop) }
+        });
+        for _ in 0..100 {
+            tokio::task::yield_now().await;
+        }
+        assert!(!forking.is_finished() && !flushing.is_finished(), "a refusal told of an owner that was not durable");
         gate.open();
+        assert_eq!(reason(forking.await.unwrap()), Reason::Fenced);
+        assert_eq!(reason(flushing.await.unwrap()), Reason::Fenced);
         assert_eq!((preparing.await.unwrap().unwrap(), loading.await.unwrap()), (1, Some(1)));
     });
 }
