@@ -27,6 +27,7 @@ mod cold;
 mod durability;
 mod faces;
 mod feed;
+mod fencing;
 mod follow;
 mod forks;
 mod kill;
