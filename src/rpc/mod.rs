@@ -7,6 +7,7 @@
 pub mod client;
 pub mod loops;
 pub mod observe;
+pub mod origin;
 pub mod server;
 
 mod admin;
