@@ -1,6 +1,7 @@
 //! The promises, held against real servers: in-process over any engine, and as the `quipu` binary.
 //!
-//! Long forms: QUIPU_KILL_ROUNDS, QUIPU_POWER_CUTS. What a machine cannot do is skipped with a line `SKIPPED: why`,
+//! Long forms: QUIPU_KILL_ROUNDS, QUIPU_POWER_CUTS; of followers: QUIPU_FOLLOW_CUTS, QUIPU_FOLLOWERS, QUIPU_FOLLOW_EVENTS,
+//! QUIPU_CROWD, QUIPU_CROWD_MIB, QUIPU_IDLE_FOLLOWERS, QUIPU_HAMMER_SECONDS. What a machine cannot do is skipped with a line `SKIPPED: why`,
 //! unless QUIPU_REQUIRE_ALL=1, which makes it fail.
 #![allow(
     clippy::pedantic,
@@ -21,6 +22,7 @@ mod support;
 mod admin;
 mod append;
 mod append_stream;
+mod browser;
 mod cli;
 mod clients;
 mod cold;
