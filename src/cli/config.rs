@@ -150,6 +150,11 @@ impl Config {
         if self.disk_free_min > self.disk_free_warn {
             problems.push("disk_free_min must not be larger than disk_free_warn".to_owned());
         }
+        for origin in &self.web_origins {
+            if let Err(problem) = rpc::origin::check(origin) {
+                problems.push(format!("web_origins: {origin:?} {problem}"));
+            }
+        }
         if let Err(problem) = tracing_subscriber::EnvFilter::builder().parse(&self.log) {
             problems.push(format!("log = {:?}: {problem}", self.log));
         }
@@ -428,6 +433,10 @@ mod tests {
             assert!(text.contains(part), "{part} in {text}");
         }
         assert_eq!(problems.len(), 4, "{text}");
+        let origins = "web_origins = 'https://a.example/,https://b.example'";
+        let problems = load(&sources(&[], &[], origins)).unwrap_err();
+        assert!(problems[0].starts_with("web_origins: \"https://a.example/\" must end with"), "{problems:?}");
+        assert_eq!(problems.len(), 1);
     }
 
     #[test]

@@ -95,9 +95,23 @@ catalog! {
     read_bytes: Counter, Counter, "quipu_read_bytes", "bytes", [],
         "bytes of their data";
     budget_used: Family<Gauge>, Gauge, "quipu_budget_used", "", ["budget"],
-        "units on loan: append (bytes), calls, reads";
+        "units on loan: append_bytes, calls, reads, followers, follow_bytes";
     budget_limit: Family<Gauge>, Gauge, "quipu_budget_limit", "", ["budget"],
         "units that can be lent at once";
+
+    // Followers.
+    followers: Gauge, Gauge, "quipu_followers", "", [],
+        "followers of logs and readers of the change feed, on all streams";
+    follow_lag: Gauge, Gauge, "quipu_follow_lag", "", [],
+        "events between the slowest follower of a log and the end of what it may be told";
+    follow_events: Counter, Counter, "quipu_follow_events", "", [],
+        "events that followers of logs took";
+    follow_bytes: Counter, Counter, "quipu_follow_bytes", "bytes", [],
+        "bytes of their data";
+    follow_fallbacks: Counter, Counter, "quipu_follow_fallbacks", "", [],
+        "times that a follower was too slow for memory and was moved back to the store";
+    feed_changes: Counter, Counter, "quipu_feed_changes", "", [],
+        "changes that readers of the change feed took";
 
     // Commits.
     commit_duration: Histogram, Seconds, "quipu_commit_duration_seconds", "seconds", [],

@@ -8,6 +8,7 @@ pub mod client;
 pub mod connection;
 pub mod loops;
 pub mod observe;
+pub mod origin;
 pub mod server;
 pub mod tls;
 

@@ -12,6 +12,7 @@ use tokio::sync::watch;
 use super::budget::Permit;
 use super::session::Live;
 use super::{Error, Fact, Reason, Service, Session, blocking};
+use crate::metrics::Metrics;
 use crate::store::{Committed, Found, LogId, Position, Store};
 
 /// Bytes of changes read at once.
@@ -27,6 +28,7 @@ pub struct Feed {
     pub began_at: Position,
     store: Arc<dyn Store>,
     store_id: [u8; 16],
+    metrics: Arc<Metrics>,
     next: Position,
     /// The log after which the sessions are told, while they are.
     telling: Option<LogId>,
@@ -70,7 +72,8 @@ impl Service {
         let telling = (with_states || from < first_kept).then_some(LogId(0));
         let next = if telling.is_some() { Position(began_at.0 + 1) } else { from };
         let store_id = self.inner.store_id;
-        Ok(Feed { first_kept, began_at, store, store_id, next, telling, mark, is_live: false, _place: place })
+        let metrics = self.inner.metrics.clone();
+        Ok(Feed { first_kept, began_at, store, store_id, metrics, next, telling, mark, is_live: false, _place: place })
     }
 
     /// Identifies the store; positions of another one mean nothing here.
@@ -96,6 +99,7 @@ impl Feed {
             if store.position() >= next {
                 let page = blocking(move || store.changes(next, PAGE_BYTES)).await??;
                 if let Some(last) = page.changes.last() {
+                    self.metrics.feed_changes.add(last.through.0 + 1 - self.next.0);
                     self.next = Position(last.through.0 + 1);
                     return Ok(FeedStep::Changes(page.changes));
                 }

@@ -161,12 +161,20 @@ impl Service {
     /// Brings the gauges up to date that nobody moves in passing.
     pub fn measure(&self) {
         let (inner, metrics) = (&self.inner, &self.inner.metrics);
-        let budgets = [("append_bytes", &inner.appends), ("calls", &inner.calls), ("reads", &inner.reads)];
+        let budgets = [
+            ("append_bytes", &inner.appends),
+            ("calls", &inner.calls),
+            ("reads", &inner.reads),
+            ("followers", &inner.followers),
+            ("follow_bytes", &inner.follow_bytes),
+        ];
         for (name, budget) in budgets {
             metrics.budget_used.with(&[name]).set(budget.used() as f64);
             metrics.budget_limit.with(&[name]).set(budget.limit() as f64);
         }
         metrics.sessions_in_memory.set(inner.slots.len() as f64);
+        metrics.followers.set(inner.followers.used() as f64);
+        metrics.follow_lag.set(inner.slots.lag() as f64);
         metrics.commit_queue.set(self.committer.queued() as f64);
         metrics.commit_age.set(self.committer.age().unwrap_or_default().as_secs_f64());
     }

@@ -18,7 +18,7 @@ use super::budget::Permit;
 use super::fold::{Arriving, Rewritten};
 use super::session::{Slot, State};
 use super::settled::Settled;
-use super::{AckLevel, Append, Appended, Error, Reason, Service};
+use super::{AckLevel, Append, Appended, Error, Fact, Reason, Service};
 use crate::model::{Incarnation, NewEvent, Seq, SessionKey};
 use crate::replay::admit::Report;
 use crate::replay::surface::original_needed;
@@ -70,7 +70,11 @@ pub struct Pipeline {
     bytes: usize,
 }
 
-type Slow = Pin<Box<dyn Future<Output = (u32, usize, Result<Appended, Error>)> + Send>>;
+/// A batch on the slow way: its lane, its weight, and what becomes of it.
+type Slow = Pin<Box<dyn Future<Output = (u32, usize, Decision)> + Send>>;
+
+/// What became of a batch, and whether that is the refusal of one before it.
+type Decision = (Result<Appended, Error>, bool);
 
 struct Lane {
     key: SessionKey,
@@ -187,10 +191,10 @@ impl Pipeline {
     /// rest. Wakes the task when there is more.
     pub fn poll(&mut self, context: &mut Context<'_>, out: &mut Vec<Outcome>) -> Poll<Result<(), Error>> {
         self.poll_settled(context, out)?;
-        while let Poll::Ready(Some((number, weight, result))) = Pin::new(&mut self.slow).poll_next(context) {
+        while let Poll::Ready(Some((number, weight, decision))) = Pin::new(&mut self.slow).poll_next(context) {
             // What was queued before it on its lane was settled before it was.
             self.poll_settled(context, out)?;
-            self.finish(number, weight, result);
+            self.finish(number, weight, decision);
             self.poll_settled(context, out)?;
         }
         if out.is_empty() { Poll::Pending } else { Poll::Ready(Ok(())) }
@@ -241,29 +245,55 @@ impl Pipeline {
     /// Decides on a batch whose turn it is.
     fn take(&mut self, number: u32, batch: Batch, permit: Option<Permit>) {
         let Batch { append, weight, resume } = batch;
-        let slot = self.lanes.get_mut(&number).map(|lane| {
-            lane.refused.take_if(|_| resume);
-            (lane.slot.clone(), lane.refused.clone())
-        });
-        if let Some((_, Some(refusal))) = slot {
-            return self.answer(number, (Err(refusal), true), weight);
-        }
-        let placed = match (append, slot) {
-            (Ok(append), Some((slot, _))) => self.place(&slot, &append, permit).map(|stored| stored.ok_or(append)),
-            (Err(refusal), _) => Err(refusal),
-            (Ok(_), None) => return,
+        let Some(lane) = self.lanes.get_mut(&number) else {
+            // Only what was refused already has no lane.
+            let refusal = append.err().unwrap_or_else(|| Error::new(Reason::InvalidRequest, "the lane has no session"));
+            return self.answer(number, (Err(refusal), false), weight);
         };
-        match placed {
-            Ok(Ok(stored)) => self.answer(number, (Ok(stored), false), weight),
-            Ok(Err(append)) => {
-                let service = self.service.clone();
-                if let Some(lane) = self.lanes.get_mut(&number) {
-                    lane.is_busy = true;
-                }
-                self.slow.push(Box::pin(async move { (number, weight, service.append(append).await) }));
+        lane.refused.take_if(|_| resume);
+        let (slot, refused) = (lane.slot.clone(), lane.refused.clone());
+        let append = match (append, refused) {
+            // Each batch of a writer that was fenced may be stored, whatever became of the one before it.
+            (Ok(append), Some(refusal)) if names_owner(&refusal) => {
+                return self.look_up(number, weight, (append, slot), (refusal, true));
             }
-            Err(refusal) => self.finish(number, weight, Err(refusal)),
+            (_, Some(refusal)) => return self.answer(number, (Err(refusal), true), weight),
+            (Err(refusal), None) => return self.decided(number, weight, (Err(refusal), false)),
+            (Ok(append), None) => append,
+        };
+        match self.place(&slot, &append, permit) {
+            Ok(Some(stored)) => self.answer(number, (Ok(stored), false), weight),
+            Ok(None) => {
+                let service = self.service.clone();
+                self.go_slowly(number, weight, async move { (service.append(append).await, false) });
+            }
+            Err(refusal) if names_owner(&refusal) => self.look_up(number, weight, (append, slot), (refusal, false)),
+            Err(refusal) => self.decided(number, weight, (Err(refusal), false)),
         }
+    }
+
+    /// Refuses a batch that is not the owner's once what that says of the owner, and of the batch, is durable.
+    fn look_up(
+        &mut self,
+        number: u32,
+        weight: usize,
+        (append, slot): (Append, Arc<Slot>),
+        (refusal, is_consequence): (Error, bool),
+    ) {
+        let service = self.service.clone();
+        self.go_slowly(
+            number,
+            weight,
+            async move { (Err(service.refused(refusal, &append, &slot).await), is_consequence) },
+        );
+    }
+
+    /// The lane waits for what takes longer; the others go on.
+    fn go_slowly(&mut self, number: u32, weight: usize, work: impl Future<Output = Decision> + Send + 'static) {
+        if let Some(lane) = self.lanes.get_mut(&number) {
+            lane.is_busy = true;
+        }
+        self.slow.push(Box::pin(async move { (number, weight, work.await) }));
     }
 
     /// Puts a batch at the end of its log, if that needs nothing else. `None`: it needs more.
@@ -292,14 +322,19 @@ impl Pipeline {
         Ok(Some(Stored { next_seq, durable_next_seq, level: append.level, deduplicated: false, reports }))
     }
 
-    /// A batch that went the slow way, or was refused, is done; its lane goes on.
-    fn finish(&mut self, number: u32, weight: usize, result: Result<Appended, Error>) {
+    /// A batch that went the slow way, or was refused, is done.
+    fn decided(&mut self, number: u32, weight: usize, (result, is_consequence): Decision) {
         let result = result.map(Stored::from);
         if let Some(lane) = self.lanes.get_mut(&number) {
             lane.is_busy = false;
             lane.refused = result.as_ref().err().cloned();
         }
-        self.answer(number, (result, false), weight);
+        self.answer(number, (result, is_consequence), weight);
+    }
+
+    /// A batch that went the slow way is done; its lane goes on, until another one goes that way.
+    fn finish(&mut self, number: u32, weight: usize, decision: Decision) {
+        self.decided(number, weight, decision);
         while let Some(lane) = self.lanes.get_mut(&number).filter(|lane| !lane.is_busy) {
             let Some(batch) = lane.behind.pop_front() else { return };
             // Without a permit it goes the slow way, which asks again.
@@ -321,6 +356,11 @@ impl Pipeline {
             Some(_) | None => self.ready.push(waiting),
         }
     }
+}
+
+/// Whether a refusal says who has the session.
+fn names_owner(refusal: &Error) -> bool {
+    matches!(refusal.fact, Fact::Fenced { .. } | Fact::Owner(_))
 }
 
 impl From<Appended> for Stored {

@@ -82,6 +82,18 @@ impl Slots {
         self.by_name.lock().len()
     }
 
+    /// Events between the slowest follower and what it may be told.
+    pub(super) fn lag(&self) -> u64 {
+        // Slots are locked one by one, and the map is not held meanwhile.
+        let slots: Vec<Arc<Slot>> = self.by_name.lock().values().cloned().collect();
+        let tail = |slot: Arc<Slot>| match &*slot.state.lock() {
+            State::Live(live) => live.tail.upgrade(),
+            State::Unknown | State::Absent => None,
+        };
+        let lags = slots.into_iter().filter_map(tail).map(|tail| tail.lock().lag());
+        lags.max().unwrap_or_default()
+    }
+
     /// Drops slots that were idle for a while.
     pub(super) fn sweep(&self) {
         let tick = self.tick.fetch_add(1, Ordering::Relaxed);

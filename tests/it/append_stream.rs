@@ -16,7 +16,7 @@ use crate::support::gate::GateStore;
 use crate::support::{Calls, Node, Random, all_of, batch, note, notes, refusal, run, stored};
 
 /// One open call.
-struct Stream {
+pub struct Stream {
     frames: mpsc::UnboundedSender<pb::AppendStreamRequest>,
     answers: Streaming<pb::AppendStreamResponse>,
     credit: u64,
@@ -24,7 +24,7 @@ struct Stream {
 }
 
 impl Stream {
-    async fn open(client: &mut Client) -> Self {
+    pub async fn open(client: &mut Client) -> Self {
         let (frames, receiver) = mpsc::unbounded_channel();
         let mut answers = client.log.append_stream(UnboundedReceiverStream::new(receiver)).await.unwrap().into_inner();
         let first = answers.message().await.unwrap().unwrap();
@@ -32,15 +32,15 @@ impl Stream {
         Self { frames, answers, credit: first.credit_bytes, ready: std::collections::VecDeque::new() }
     }
 
-    fn send(&self, lane: u32, id: &str, (first_seq, events): (u64, Vec<pb::NewEvent>)) {
+    pub fn send(&self, lane: u32, id: &str, (first_seq, events): (u64, Vec<pb::NewEvent>)) {
         self.put(frame(lane, id, (first_seq, events)));
     }
 
-    fn put(&self, frame: pb::AppendStreamRequest) {
+    pub fn put(&self, frame: pb::AppendStreamRequest) {
         self.frames.send(frame).unwrap();
     }
 
-    async fn next(&mut self) -> Result<Option<pb::AppendResult>, Status> {
+    pub async fn next(&mut self) -> Result<Option<pb::AppendResult>, Status> {
         while self.ready.is_empty() {
             let Some(answer) = self.answers.message().await? else { return Ok(None) };
             assert!(!answer.results.is_empty(), "an answer says something");
@@ -49,12 +49,12 @@ impl Stream {
         Ok(self.ready.pop_front())
     }
 
-    async fn result(&mut self) -> pb::AppendResult {
+    pub async fn result(&mut self) -> pb::AppendResult {
         self.next().await.unwrap().expect("an answer")
     }
 
     /// Closes our side; everything must have been answered.
-    async fn close(self) {
+    pub async fn close(self) {
         let Self { frames, mut answers, ready, .. } = self;
         assert!(ready.is_empty());
         drop(frames);
@@ -62,12 +62,12 @@ impl Stream {
     }
 }
 
-fn frame(lane: u32, id: &str, (first_seq, events): (u64, Vec<pb::NewEvent>)) -> pb::AppendStreamRequest {
+pub fn frame(lane: u32, id: &str, (first_seq, events): (u64, Vec<pb::NewEvent>)) -> pb::AppendStreamRequest {
     let (session_id, first_seq) = (id.to_owned(), Some(first_seq));
     pb::AppendStreamRequest { lane, session_id, first_seq, events, ..Default::default() }
 }
 
-fn reason(result: &pb::AppendResult) -> &'static str {
+pub fn reason(result: &pb::AppendResult) -> &'static str {
     result.refusal.as_ref().map_or("", |refusal| refusal.reason().as_str_name().trim_start_matches("ERROR_REASON_"))
 }
 

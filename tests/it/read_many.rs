@@ -11,7 +11,8 @@ use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 use tokio_stream::wrappers::UnboundedReceiverStream;
 use tonic::Streaming;
 
-use crate::support::{Calls, Node, Random, batch, notes, run, setting};
+use crate::support::process::Process;
+use crate::support::{Calls, Node, Random, batch, notes, run, run_long, setting};
 
 struct Many {
     wishes: UnboundedSender<pb::ReadManyRequest>,
@@ -110,18 +111,25 @@ fn readers_come_and_go_and_refusals_stay_with_their_reader() {
 
 /// Long form: QUIPU_FOLLOW_CUTS=10000.
 #[test]
-fn streams_of_many_readers_that_are_cut_at_random_resume_without_a_gap() {
-    run(async {
+fn streams_of_many_readers_that_are_cut_at_random_resume_without_a_gap_also_over_kills() {
+    run_long(async {
         const SESSIONS: u32 = 8;
         let mut random = Random::new("QUIPU_FOLLOW_SEED");
-        let node = Node::memory().await;
-        let mut client = node.client().await;
+        let dir = tempfile::tempdir().unwrap();
+        let mut server = Process::start(dir.path(), &["--checkpoint-interval", "100ms"]);
+        let mut client = server.client().await;
         let mut ends = [0_u64; SESSIONS as usize];
         let mut seen: HashMap<u32, u64> = (0..SESSIONS).map(|n| (n, 0)).collect();
         for n in 0..SESSIONS {
             client.make(&format!("s{n}")).await;
         }
-        for _ in 0..setting("QUIPU_FOLLOW_CUTS", 500) / 2 {
+        let cuts = setting("QUIPU_FOLLOW_CUTS", 500);
+        for cut in 0..cuts {
+            if cut % 100 == 99 {
+                server.kill();
+                server = Process::start(dir.path(), &["--checkpoint-interval", "100ms"]);
+                client = server.client().await;
+            }
             let mut many = Many::open(&mut client).await;
             for (reader, from) in &seen {
                 many.add(*reader, &format!("s{reader}"), *from);
@@ -147,5 +155,8 @@ fn streams_of_many_readers_that_are_cut_at_random_resume_without_a_gap() {
         while many.next.iter().any(|(reader, next)| *next < ends[*reader as usize]) {
             assert!(many.step().await);
         }
+        println!("{cuts} cuts, {} events", ends.iter().sum::<u64>());
+        drop(many);
+        server.end();
     });
 }

@@ -5,7 +5,9 @@ use quipu::rpc::pb::read_from_response::Frame;
 use quipu::rpc::pb::watch_response::Content;
 use tonic::Code;
 
-use crate::support::{Calls, Node, Random, batch, note, notes, refused, run, setting};
+use crate::follow::{Follower, following};
+use crate::support::process::Process;
+use crate::support::{Calls, Node, Random, batch, note, notes, refused, run, run_long, setting};
 
 fn watching(id: &str, from_seq: Option<u64>) -> pb::WatchRequest {
     pb::WatchRequest { session_id: id.to_owned(), from_seq, max_messages: 2, ..Default::default() }
@@ -49,14 +51,21 @@ fn the_page_says_where_it_lies_and_its_events_begin_the_stream() {
 
 /// Long form: QUIPU_FOLLOW_CUTS=10000.
 #[test]
-fn a_display_that_is_cut_at_random_sees_the_log_exactly() {
-    run(async {
+fn a_display_that_is_cut_at_random_sees_the_log_exactly_also_over_kills() {
+    run_long(async {
         let mut random = Random::new("QUIPU_FOLLOW_SEED");
-        let node = Node::memory().await;
-        let mut client = node.client().await;
+        let dir = tempfile::tempdir().unwrap();
+        let mut server = Process::start(dir.path(), &["--checkpoint-interval", "100ms"]);
+        let mut client = server.client().await;
         client.make("s").await;
         let (mut seen, mut end): (Option<u64>, u64) = (None, 0);
-        for _ in 0..setting("QUIPU_FOLLOW_CUTS", 500) {
+        let cuts = setting("QUIPU_FOLLOW_CUTS", 500);
+        for cut in 0..cuts {
+            if cut % 100 == 99 {
+                server.kill();
+                server = Process::start(dir.path(), &["--checkpoint-interval", "100ms"]);
+                client = server.client().await;
+            }
             let mut frames = client.log.watch(watching("s", seen)).await.unwrap().into_inner();
             let count = random.below(4);
             if count > 0 {
@@ -78,5 +87,10 @@ fn a_display_that_is_cut_at_random_sees_the_log_exactly() {
                 }
             }
         }
+        let mut rest = Follower::start(&mut client, following("s", seen.unwrap())).await;
+        rest.until(end).await;
+        println!("{cuts} cuts, {end} events");
+        drop(rest);
+        server.end();
     });
 }

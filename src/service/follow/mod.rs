@@ -124,7 +124,7 @@ impl Service {
             live.check_incarnation(Some(session.head.incarnation))?;
             self.tail_of(live)
         };
-        let member = tail.lock().join(wanted.accepted);
+        let member = tail.lock().join(from, wanted.accepted);
         Ok(Follow {
             session,
             chain_before,
@@ -187,6 +187,7 @@ impl Follow {
                 Look::Runs(runs) => self.take(&runs)?,
                 Look::Stored(_) if self.is_live => {
                     self.is_live = false;
+                    self.service.inner.metrics.follow_fallbacks.inc();
                     return Ok(Step::FellBehind);
                 }
                 Look::Stored(end) => self.load(end, bytes_max).await?,
@@ -239,6 +240,9 @@ impl Follow {
         };
         let count = self.ahead.iter().take_while(fits).count().max(1);
         let frame: Vec<Event> = self.ahead.drain(..count).collect();
+        let metrics = &self.service.inner.metrics;
+        metrics.follow_events.add(frame.len() as u64);
+        metrics.follow_bytes.add(frame.iter().map(|event| event.body.data.len() as u64).sum());
         self.held = None;
         if !self.ahead.is_empty() {
             let left = self.ahead.iter().map(|event| event.body.weight()).sum();

@@ -51,6 +51,8 @@ pub(in crate::service) struct Stand {
 #[derive(Debug)]
 struct Member {
     wants_accepted: bool,
+    /// Where it stood when it looked last.
+    next: Seq,
     waiting: Option<Waker>,
 }
 
@@ -76,9 +78,9 @@ impl Tail {
         Self { durable, accepted, recent, bytes: 0, ended: None, members: Vec::new(), busy: 0, budget }
     }
 
-    /// Adds a follower.
-    pub(in crate::service) fn join(&mut self, wants_accepted: bool) -> usize {
-        let member = Some(Member { wants_accepted, waiting: None });
+    /// Adds a follower that starts at `next`.
+    pub(in crate::service) fn join(&mut self, next: Seq, wants_accepted: bool) -> usize {
+        let member = Some(Member { wants_accepted, next, waiting: None });
         self.busy += 1;
         if let Some(free) = self.members.iter().position(Option::is_none) {
             self.members[free] = member;
@@ -95,9 +97,19 @@ impl Tail {
         self.forget();
     }
 
+    /// Events between the slowest follower and what it may be told.
+    pub(in crate::service) fn lag(&self) -> u64 {
+        let behind = |member: &Member| {
+            let end = if member.wants_accepted { self.accepted } else { self.durable };
+            end.get().saturating_sub(member.next.get())
+        };
+        self.members.iter().flatten().map(behind).max().unwrap_or_default()
+    }
+
     /// What a follower does next. One that has to wait is woken later by `waker`, once.
     pub(in crate::service) fn look(&mut self, stand: Stand, waker: &Waker) -> Look {
         let Some(Some(member)) = self.members.get_mut(stand.member) else { return Look::Wait };
+        member.next = stand.next;
         let end = if member.wants_accepted { self.accepted } else { self.durable };
         if stand.next >= end {
             match self.ended {

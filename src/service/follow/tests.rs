@@ -100,7 +100,7 @@ impl World {
 
     /// Follows from a seq to the end of the log, and gives how it got its events.
     async fn follow(&self, from: u64, wants_accepted: bool) -> Vec<&'static str> {
-        let member = self.tail.lock().unwrap().join(wants_accepted);
+        let member = self.tail.lock().unwrap().join(Seq::saturating(from), wants_accepted);
         let (mut next, mut ways) = (from, Vec::new());
         loop {
             let stand = Stand { member, next: Seq::saturating(next), bytes_max: 15 };

@@ -3,6 +3,7 @@
 #[macro_use]
 mod pass_on;
 
+pub mod cgroup;
 pub mod counting;
 pub mod gate;
 pub mod host;

@@ -3,6 +3,21 @@
 /// The methods of a `Store` that has the real one in `self.inner`.
 macro_rules! pass_on {
     () => {
+        pass_on_all_but_changes!();
+
+        fn changes(
+            &self,
+            from: quipu::store::Position,
+            bytes_max: usize,
+        ) -> Result<quipu::store::ChangePage, quipu::store::StoreError> {
+            self.inner.changes(from, bytes_max)
+        }
+    };
+}
+
+/// The same without the feed.
+macro_rules! pass_on_all_but_changes {
+    () => {
         fn allot(&self) -> quipu::store::LogId {
             self.inner.allot()
         }
@@ -57,14 +72,6 @@ macro_rules! pass_on {
             count: usize,
         ) -> Result<Vec<quipu::store::Remains>, quipu::store::StoreError> {
             self.inner.remains(after, count)
-        }
-
-        fn changes(
-            &self,
-            from: quipu::store::Position,
-            bytes_max: usize,
-        ) -> Result<quipu::store::ChangePage, quipu::store::StoreError> {
-            self.inner.changes(from, bytes_max)
         }
 
         fn sessions(
