@@ -24,7 +24,7 @@ const CRATES: [(&str, &[&str]); 8] = [
     ("clap", &["cli/"]),
     ("anyhow", &["cli/"]),
     ("toml", &["cli/config.rs"]),
-    ("zstd", &["portable/"]),
+    ("zstd", &["portable/", "codec/segment/"]),
     ("serde_json", &["cli/"]),
 ];
 

@@ -53,6 +53,24 @@ pub fn encode(seq: Seq, event: &NewEvent, out: &mut Vec<u8>) {
     put_block(&event.data, out);
 }
 
+/// Bytes of the first encoding of several.
+pub fn length(bytes: &[u8]) -> Result<usize, Malformed> {
+    const WHAT: Malformed = Malformed("event");
+    let number = |at: usize| -> Result<usize, Malformed> {
+        let bytes = bytes.get(at..).and_then(<[u8]>::first_chunk::<4>).ok_or(WHAT)?;
+        Ok(u32::from_le_bytes(*bytes) as usize)
+    };
+    let mut at = 16;
+    at += 4 + number(at)?;
+    let flags = *bytes.get(at).ok_or(WHAT)?;
+    at += 1 + if flags & REPLACE == 0 { 0 } else { 16 };
+    if flags & SOURCES != 0 {
+        at += 4 + 8 * number(at)?;
+    }
+    at += 4 + number(at)?;
+    if at <= bytes.len() { Ok(at) } else { Err(WHAT) }
+}
+
 /// Reads events from their encodings, sharing their data with the input and their types with each other.
 #[derive(Debug, Default)]
 pub struct Decoder {

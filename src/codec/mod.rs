@@ -9,9 +9,11 @@ pub mod change;
 pub mod event;
 pub mod frame;
 pub mod rows;
+pub mod segment;
 
 mod chain;
 mod reader;
+mod varint;
 
 pub use chain::Chain;
 pub use reader::Malformed;
