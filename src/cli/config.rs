@@ -109,6 +109,7 @@ impl Config {
             ("streams_max", self.streams_max as usize, 1..=1_000_000),
             // Without one there is nothing to go on with when a segment is full.
             ("spare_segments", self.store.spare_segments, 1..=64),
+            ("seal_level", usize::try_from(self.store.seal_level).unwrap_or(0), 1..=19),
         ];
         for (name, count, allowed) in counts {
             if !allowed.contains(&count) {
@@ -177,7 +178,7 @@ macro_rules! setting {
 }
 
 /// All settings.
-pub const SETTINGS: [Setting; 25] = [
+pub const SETTINGS: [Setting; 30] = [
     setting!(listen, "ADDRESS:PORT", plain, listen, "where clients connect; port 0 picks a free one"),
     setting!(data_dir, "DIR", path, data_dir, "where the store lives; made if missing"),
     setting!(insecure, "true|false", plain, insecure, "allow a listen address that is not loopback"),
@@ -209,6 +210,11 @@ pub const SETTINGS: [Setting; 25] = [
     setting!(index_cache_bytes, "SIZE", wide, store.index_cache_bytes, "memory for pages of the index"),
     setting!(checkpoint_interval, "TIME", time, store.checkpoint_interval, "time between checkpoints of the index"),
     setting!(reserve_bytes, "SIZE", wide, store.reserve_bytes, "space kept back so that a full disk can be opened"),
+    setting!(seal, "true|false", plain, store.seal, "seal finished journal segments in the background"),
+    setting!(seal_batch_bytes, "SIZE", wide, store.seal_batch_bytes, "journal sealed at once; also memory for it"),
+    setting!(seal_idle, "TIME", time, store.seal_idle, "time without an append until the rest is sealed; 0s is never"),
+    setting!(seal_bytes_per_second, "SIZE", wide, store.seal_bytes_per_second, "speed of sealing while appends run"),
+    setting!(seal_level, "COUNT", plain, store.seal_level, "compression of sealed segments, zstd's 1 to 19"),
 ];
 
 /// Values with `FromStr` and `Display`.

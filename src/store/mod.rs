@@ -264,6 +264,16 @@ pub trait Store: Send + Sync {
     /// Identifies this store among all stores.
     fn id(&self) -> [u8; 16];
 
+    /// Rewrites what was committed before the call into its smallest form. Engines without one have nothing to do.
+    fn seal(&self) -> Result<(), StoreError> {
+        Ok(())
+    }
+
+    /// How far that has come.
+    fn sealing(&self) -> local::Sealing {
+        local::Sealing::default()
+    }
+
     /// Makes the next open cheap. The engine refuses commits afterwards.
     fn close(&self);
 }

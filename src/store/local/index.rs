@@ -43,6 +43,10 @@ const BATCH_ENTRIES_MAX: usize = 1000;
 pub(super) struct Broken(String);
 
 impl Broken {
+    pub(super) fn new(what: &str) -> Self {
+        Self(what.to_owned())
+    }
+
     /// Whether it failed for want of space.
     pub(super) fn is_disk_full(&self) -> bool {
         self.0.contains("No space left")
@@ -69,6 +73,13 @@ pub(super) struct Mark {
     pub(super) horizon: Position,
     pub(super) log_max: u64,
     names: u64,
+}
+
+/// Blocks of places of a log that take the place of others.
+pub(super) struct Moved {
+    pub(super) log: LogId,
+    pub(super) removed: Vec<Seq>,
+    pub(super) inserted: Vec<(Seq, Vec<u8>)>,
 }
 
 /// An open index.
@@ -166,6 +177,34 @@ impl Index {
         })
     }
 
+    /// The blocks of places from the one that may reach `start` to the last before `end`, with their keys; and the one
+    /// before.
+    pub(super) fn blocks(&self, log: LogId, start: Seq, end: Seq) -> Result<Vec<(Seq, Vec<Place>)>, Broken> {
+        guarded(|| {
+            let before = self.db.range(run_key(log, Seq::ZERO)..run_key(log, start)).next_back().transpose()?;
+            let from = before.map_or_else(|| run_key(log, start), |(key, _)| key.to_vec());
+            let items = self.db.range(from..run_key(log, end)).map(|item| {
+                let (key, block) = item?;
+                let key = decode_run_key(&key)?;
+                Ok((key, place::unpack(key, &block).map_err(|e| Broken(e.to_string()))?))
+            });
+            items.collect()
+        })
+    }
+
+    /// Replaces blocks of places; readers see all of it or nothing.
+    pub(super) fn relocate(&self, logs: Vec<Moved>) -> Result<(), Broken> {
+        guarded(|| {
+            let mut batch = sled::Batch::default();
+            for Moved { log, removed, inserted } in logs {
+                removed.into_iter().for_each(|seq| batch.remove(run_key(log, seq)));
+                inserted.into_iter().for_each(|(seq, block)| batch.insert(run_key(log, seq), block));
+            }
+            self.db.apply_batch(batch)?;
+            Ok(())
+        })
+    }
+
     /// Walks the list of a namespace after a place in it, until `visit` says stop.
     pub(super) fn walk(
         &self,
@@ -218,9 +257,12 @@ impl Index {
         })
     }
 
-    fn sync(&self) -> Result<(), Broken> {
-        self.db.flush()?;
-        self.file.sync_data().map_err(|e| Broken(e.to_string()))
+    /// Returns when everything written is on stable storage.
+    pub(super) fn sync(&self) -> Result<(), Broken> {
+        guarded(|| {
+            self.db.flush()?;
+            self.file.sync_data().map_err(|e| Broken(e.to_string()))
+        })
     }
 }
 

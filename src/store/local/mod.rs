@@ -10,10 +10,12 @@ mod dir;
 mod index;
 mod journal;
 mod open;
+mod options;
 mod place;
 mod read;
 mod replay;
 mod segment;
+mod segments;
 mod table;
 
 #[cfg(test)]
@@ -21,11 +23,10 @@ mod tests;
 
 use std::collections::HashMap;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
-use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex, RwLock};
 
@@ -33,93 +34,14 @@ use self::dir::DataDir;
 use self::index::Index;
 use self::journal::{Cursor, Journal, Spares};
 use self::open::{Opened, Rest};
+pub use self::options::{OpenError, Options, Recovery};
 use self::segment::Segment;
+use self::segments::Sealer;
+pub use self::segments::Sealing;
 use self::table::{Base, Table};
 use super::{Change, Found, Health, ListCursor, ListFilter, ListPage, LogId, Position, Run, Store, StoreError};
 use crate::codec::frame::{SEGMENT_HEADER_BYTES, SegmentHeader};
 use crate::model::{Seq, SessionKey};
-
-/// How a local store behaves.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Options {
-    /// Bytes of a journal segment, at least 1 MiB; must hold the largest group.
-    pub segment_bytes: u64,
-    /// Empty segments kept ready, at least 1.
-    pub spare_segments: usize,
-    /// Memory for the pages of the index.
-    pub index_cache_bytes: u64,
-    /// Time between checkpoints of the index.
-    pub checkpoint_interval: Duration,
-    /// Space kept back so that a full disk does not keep the store from opening; 0 for none.
-    pub reserve_bytes: u64,
-}
-
-impl Default for Options {
-    fn default() -> Self {
-        Self {
-            segment_bytes: 64 << 20,
-            spare_segments: 2,
-            index_cache_bytes: 16 << 20,
-            checkpoint_interval: Duration::from_secs(2),
-            reserve_bytes: 16 << 20,
-        }
-    }
-}
-
-/// Why a store could not be opened.
-#[derive(Debug, thiserror::Error)]
-pub enum OpenError {
-    /// Another process has it.
-    #[error("`{}` is in use by {holder}; stop it, or choose another data directory", dir.display())]
-    Locked {
-        /// The directory.
-        dir: PathBuf,
-        /// What the lock says.
-        holder: String,
-    },
-    /// Another layout.
-    #[error("the store has format {found}, this quipu reads {supported}: {}", if found > supported { "use a newer quipu" } else { "use an older quipu" })]
-    OtherFormat {
-        /// What the store says.
-        found: u32,
-        /// What this version reads.
-        supported: u32,
-    },
-    /// The FORMAT file is damaged.
-    #[error("`{}` is damaged; restore it from a backup, it never changes after creation", path.display())]
-    DamagedFormat {
-        /// The file.
-        path: PathBuf,
-    },
-    /// A journal without a FORMAT file.
-    #[error("`{}` is missing although there is a journal; restore it from a backup", path.display())]
-    NoFormat {
-        /// The file.
-        path: PathBuf,
-    },
-    /// The index could be neither opened nor made.
-    #[error("the index can be neither opened nor made: {0}")]
-    Index(String),
-    /// The engine.
-    #[error(transparent)]
-    Store(#[from] StoreError),
-    /// The operating system.
-    #[error(transparent)]
-    Io(#[from] io::Error),
-}
-
-/// What opening found.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Recovery {
-    /// Changes replayed from the journal.
-    pub replayed: u64,
-    /// Bytes of a torn end that were cut.
-    pub torn_bytes: u64,
-    /// Damaged places met in the journal.
-    pub damaged_places: u64,
-    /// Why the index was built anew, if it was.
-    pub rebuilt: Option<String>,
-}
 
 /// A store on a local disk.
 pub struct LocalStore {
@@ -140,6 +62,11 @@ struct Shared {
     next_log: AtomicU64,
     rebuilds: AtomicU64,
     freezes: AtomicU64,
+    /// Changes of places; odd while some are on the move.
+    moves: AtomicU64,
+    /// The index covers all journal segments before this one, durably.
+    covered: AtomicU64,
+    sealer: Sealer,
     wake: Mutex<Wake>,
     woken: Condvar,
     checkpointing: Mutex<()>,
@@ -164,8 +91,10 @@ impl LocalStore {
     pub fn open(root: &Path, options: Options) -> Result<Self, OpenError> {
         let dir = DataDir::take(root)?;
         let numbers = segment::numbers(&dir.journal())?;
-        let id = dir.identity(!numbers.is_empty())?;
-        let Opened { index, table, rest, recovery } = open::open(&dir, id, options.index_cache_bytes)?;
+        let has_sealed = std::fs::read_dir(dir.segments())?.next().is_some();
+        let id = dir.identity(!numbers.is_empty() || has_sealed)?;
+        let (files, last_file) = segments::catalog(&dir.segments(), id)?;
+        let Opened { index, table, rest, recovery } = open::open(&dir, (id, options.index_cache_bytes), &files)?;
         let Rest { current, cursor, spares, next_number } = rest;
         let header = SegmentHeader { store: id, segment: next_number, file_bytes: options.segment_bytes };
         let current = current.map_or_else(|| Segment::create(&dir.journal(), header).map(Arc::new), Ok)?;
@@ -187,6 +116,9 @@ impl LocalStore {
             next_log: next_log.into(),
             rebuilds: u64::from(recovery.rebuilt.is_some()).into(),
             freezes: AtomicU64::new(0),
+            moves: AtomicU64::new(0),
+            covered: AtomicU64::new(0),
+            sealer: Sealer::new(&dir.segments(), (files, last_file)),
             wake: Mutex::default(),
             woken: Condvar::new(),
             checkpointing: Mutex::default(),
@@ -228,7 +160,12 @@ fn start_threads(shared: &Arc<Shared>) -> io::Result<Vec<JoinHandle<()>>> {
         move || shared.checkpoint_until_closed()
     };
     let named = |name: &str| std::thread::Builder::new().name(name.to_owned());
-    Ok(vec![named("quipu-segments").spawn(maker)?, named("quipu-checkpoint").spawn(checkpointer)?])
+    let mut threads = vec![named("quipu-segments").spawn(maker)?, named("quipu-checkpoint").spawn(checkpointer)?];
+    if shared.options.seal {
+        let shared = shared.clone();
+        threads.push(named("quipu-sealer").spawn(move || shared.seal_until_closed())?);
+    }
+    Ok(threads)
 }
 
 impl Shared {
@@ -259,6 +196,7 @@ impl Shared {
         }
         table.cursor = journal.cursor();
         drop(view);
+        self.sealer.note_commit();
         if applied.is_err() {
             // The changes are safe in the journal; only the way to find them is not.
             self.rebuild(&mut journal)?;
@@ -271,8 +209,10 @@ impl Shared {
     fn rebuild(&self, journal: &mut Journal) -> Result<(), StoreError> {
         let _guard = self.checkpointing.lock();
         self.view.write().index = None;
+        self.covered.store(0, Ordering::SeqCst);
         let cache_bytes = self.options.index_cache_bytes;
-        match open::rebuild(&self.dir, (self.id, cache_bytes), Some(journal.cursor()), &mut Recovery::default()) {
+        let (files, until) = (self.sealer.files(), Some(journal.cursor()));
+        match open::rebuild(&self.dir, (self.id, cache_bytes), (&files, until), &mut Recovery::default()) {
             Ok((index, table, _)) => {
                 let table = Table { cursor: journal.cursor(), ..table };
                 let mut view = self.view.write();
@@ -317,7 +257,8 @@ impl Shared {
             let mut view = self.view.write();
             let Some(index) = view.index.clone() else { return };
             // A frozen table that is still there was not written; a rebuild is on its way and replays it.
-            if view.table.logs.is_empty() || view.frozen.is_some() {
+            let is_covered = view.table.cursor.segment <= self.covered.load(Ordering::SeqCst);
+            if (view.table.logs.is_empty() && is_covered) || view.frozen.is_some() {
                 return;
             }
             let next = view.table.successor();
@@ -327,7 +268,10 @@ impl Shared {
             (frozen, index)
         };
         match index.write(&frozen) {
-            Ok(()) => self.view.write().frozen = None,
+            Ok(()) => {
+                self.covered.store(frozen.cursor.segment, Ordering::SeqCst);
+                self.view.write().frozen = None;
+            }
             Err(broken) => {
                 tracing::error!(%broken, "the index takes no checkpoint");
                 self.ask_for_rebuild(self.rebuilds.load(Ordering::Relaxed));
@@ -393,6 +337,14 @@ impl Store for LocalStore {
         self.shared.id
     }
 
+    fn seal(&self) -> Result<(), StoreError> {
+        self.shared.seal_now()
+    }
+
+    fn sealing(&self) -> Sealing {
+        self.shared.sealing()
+    }
+
     fn close(&self) {
         let threads = std::mem::take(&mut *self.threads.lock());
         if threads.is_empty() {
@@ -405,6 +357,7 @@ impl Store for LocalStore {
         };
         self.shared.woken.notify_all();
         self.shared.spares.close();
+        self.shared.sealer.close();
         for thread in threads {
             // A thread that panicked has nothing left to say.
             drop(thread.join());

@@ -22,8 +22,11 @@ fn any_step() -> impl Strategy<Value = Step> {
         6 => (name.clone(), 1..6u32, 0..3000usize).prop_map(|(n, count, bytes)| Step::Append(n, count, bytes)),
         1 => name.clone().prop_map(Step::Delete),
         2 => prop::collection::vec((name, 1..4u32), 1..8).prop_map(Step::Group),
-        4 => prop::sample::select(vec![Between::Checkpoint, Between::Reopen, Between::Kill, Between::LoseIndex])
-            .prop_map(Step::Between),
+        6 => prop::sample::select(vec![
+            Between::Checkpoint, Between::Reopen, Between::Kill, Between::LoseIndex,
+            Between::Seal, Between::SealKill, Between::SealLoseIndex,
+        ])
+        .prop_map(Step::Between),
     ]
 }
 
