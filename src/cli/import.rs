@@ -12,7 +12,7 @@ use serde_json::json;
 use super::Target;
 use super::command::{Batch, connect, head, refusal};
 use super::text::shown;
-use crate::codec::{Chain, event};
+use crate::codec::Chain;
 use crate::model::SessionId;
 use crate::portable::dsh::{self, ReadOptions, Scan};
 use crate::rpc::client::{self, Client};
@@ -136,9 +136,7 @@ impl Import {
         if event.seq.get() >= self.present.next_seq {
             return batch.push(event.body, client, &mut self.next_seq, 500).await;
         }
-        let mut encoded = Vec::with_capacity(event.body.weight());
-        event::encode(event.seq, &event.body, &mut encoded);
-        self.chain = self.chain.next(&encoded);
+        self.chain = self.chain.after(&event);
         self.next_seq += 1;
         let is_last = self.next_seq == self.present.next_seq;
         let differs = is_last && self.chain.0[..] != self.present.chain[..];

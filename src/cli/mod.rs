@@ -14,6 +14,7 @@ macro_rules! say {
 
 mod command;
 pub mod config;
+mod export;
 mod import;
 mod lines;
 mod serve;
@@ -75,6 +76,12 @@ enum Command {
     /// Each file is checked as a whole before anything is stored. Repeating an import is harmless: what is there
     /// already is compared by its chain and not sent again. A recording without seqs and times gets them.
     Import(import::ImportArgs),
+    /// Export sessions as files of the reference harness (JSONL), the form that import reads.
+    ///
+    /// The chain of what is written was compared with the server's. The same log gives the same file, so that export,
+    /// import and export again end where they began. What the format has no place for is said: labels, and line
+    /// breaks between the tokens of an event's data.
+    Export(export::ExportArgs),
     /// Show the messages that a model would see.
     Messages(view::MessagesArgs),
     /// Show the request that was made of a model: header and messages before a dispatch.
@@ -156,6 +163,7 @@ pub fn main() -> ExitCode {
         Command::Rm(args) => run(command::remove(args)),
         Command::Flush(args) => run(command::flush(args)),
         Command::Import(args) => run(import::import(args)),
+        Command::Export(args) => run(export::export(args)),
         Command::Messages(args) => run(view::messages(args)),
         Command::Request(args) => run(view::request(args)),
         Command::Attempts(args) => run(view::attempts(args)),

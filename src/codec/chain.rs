@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use crate::model::Event;
+
 /// BLAKE3 over everything a log holds up to some event:
 /// `chain(n) = BLAKE3(chain(n-1) || canonical(event n))`, with the canonical encoding of [`super::event`] and
 /// [`Chain::START`] before the first event. Any reader can recompute it; equal chains prove equal prefixes.
@@ -21,6 +23,14 @@ impl Chain {
         let mut hasher = blake3::Hasher::new();
         hasher.update(&self.0).update(canonical);
         Self(*hasher.finalize().as_bytes())
+    }
+
+    /// The chain after one more event.
+    #[must_use]
+    pub fn after(self, event: &Event) -> Self {
+        let mut canonical = Vec::with_capacity(event.body.weight());
+        super::event::encode(event.seq, &event.body, &mut canonical);
+        self.next(&canonical)
     }
 
     /// The first eight bytes: enough to tell, when records are read in order, that none is missing in between.

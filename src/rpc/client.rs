@@ -52,6 +52,11 @@ pub fn header(id: &str, header: Header) -> pb::Header {
     convert::pb_header(id, header)
 }
 
+/// A header as a session has it; `None` when it breaks the contract of the wire.
+pub fn header_of(header: pb::Header) -> Option<Header> {
+    convert::header(header).ok()
+}
+
 /// An event as Append takes it.
 pub fn new_event(event: NewEvent) -> pb::NewEvent {
     event.into()

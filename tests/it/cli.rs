@@ -144,6 +144,47 @@ fn an_import_can_be_repeated_and_names_what_it_refuses() {
 }
 
 #[test]
+fn an_export_of_an_import_of_an_export_is_the_same_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Process::start(&dir.path().join("store"), &[]);
+    let (parent, child) = (file("tests/data/samples/dsh-v0-fork-parent.jsonl"), "dsh-v0-fork-child.jsonl");
+    let child = parent.with_file_name(child);
+    let imported = |path: &std::path::Path, more: &[&str]| {
+        let path = path.to_str().unwrap();
+        server.json(&[&["import", path], more].concat(), b"").remove(0)
+    };
+    let parent = imported(&parent, &["--cwd", "/work"])["session_id"].as_str().unwrap().to_owned();
+    let child = imported(&child, &["--cwd", "/work"]);
+    let out = dir.path().join("out");
+    for form in [&["--zstd", "--packed"][..], &["--packed"], &["--zstd"], &[]] {
+        let _ = std::fs::remove_dir_all(&out);
+        let to = ["--to", out.to_str().unwrap()];
+        let done = server.json(&[&["export", &parent, "--family"], &to[..], form].concat(), b"");
+        assert_eq!(done.len(), 2, "the session and its child");
+        assert_eq!((&done[1]["session_id"], &done[1]["chain"]), (&child["session_id"], &child["chain"]));
+        let path = std::path::PathBuf::from(done[1]["file"].as_str().unwrap());
+        let first = std::fs::read(&path).unwrap();
+        let refused = server.command(&[&["export", &parent], &to[..], form].concat());
+        assert_eq!(refused.status.code(), Some(1), "a file that is there stays");
+        let again = imported(&path, &["--namespace", "other"]);
+        assert_eq!(again["chain"], child["chain"]);
+        let id = again["session_id"].as_str().unwrap();
+        server.json(&[&["export", id, "--force", "--namespace", "other"], &to[..], form].concat(), b"");
+        assert_eq!(std::fs::read(&path).unwrap(), first, "{form:?}");
+        server.json(&["rm", id, "--namespace", "other"], b"");
+        let names: Vec<_> = std::fs::read_dir(&out).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        assert_eq!(names.len(), 2, "nothing unfinished stays: {names:?}");
+    }
+    let plain = server.command(&["export", child["session_id"].as_str().unwrap()]);
+    assert_eq!(plain.stdout, std::fs::read(server_file(&out, &child)).unwrap(), "to standard output");
+    assert_eq!(server.command(&["export", "nobody", "--to", out.to_str().unwrap()]).status.code(), Some(1));
+}
+
+fn server_file(dir: &std::path::Path, session: &Value) -> std::path::PathBuf {
+    dir.join(format!("{}.jsonl", session["session_id"].as_str().unwrap()))
+}
+
+#[test]
 fn without_a_server_a_command_says_how_to_start_one() {
     let output = run_with(quipu().args(["ls", "--address", "http://127.0.0.1:1"]), b"");
     assert_eq!(output.status.code(), Some(1));

@@ -1,4 +1,4 @@
-//! Reads the session files of the reference harness: plain or compressed JSONL, format 0 (reference 7.8, 15).
+//! Reads and writes the session files of the reference harness: plain or compressed JSONL, format 0 (reference 7.8, 15).
 //!
 //! Two passes over the same bytes: [`scan()`] judges the whole file, [`events()`] then gives the events of its committed
 //! part. Both are streams; memory is a small multiple of the longest line. `data` is the line's own text, never
@@ -13,13 +13,17 @@ mod frame;
 mod frames;
 mod header;
 mod input;
+mod name;
 mod scan;
+mod write;
 
 pub use cursor::{BadLine, Issue};
 pub use error::{DshError, Line};
 pub use events::{Events, events};
 pub use input::{Input, open};
+pub use name::file_name;
 pub use scan::{Note, Scan, scan};
+pub use write::{Omission, WriteOptions, Writer};
 
 use crate::model::json::Value;
 use crate::model::{NewEvent, SessionId};

@@ -4,6 +4,7 @@ mod compressed;
 mod laws;
 mod plain;
 mod recordings;
+mod written;
 
 use std::io::{BufRead, BufReader};
 
