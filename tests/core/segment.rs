@@ -41,7 +41,7 @@ fn encode(log: &Log) -> Vec<u8> {
 
 /// Everything that can be read of a block is what went in, from any seq and in any portion.
 fn check(log: &Log, stored: &[u8], step: usize) {
-    let block = Block::decode(stored).unwrap();
+    let block = Block::decode(stored, &[]).unwrap();
     let canonical: Vec<u8> = log.runs.iter().flat_map(|run| run.1.clone()).collect();
     let count: u64 = log.runs.iter().map(|run| u64::from(run.0)).sum();
     assert_eq!((block.header().count as u64, block.header().canonical_bytes as usize), (count, canonical.len()));
@@ -116,7 +116,7 @@ fn long_blocks_are_read_from_the_knot_before_the_seq() {
     let log = log(12_345, &runs);
     let stored = encode(&log);
     check(&log, &stored, 101);
-    let block = Block::decode(&stored).unwrap();
+    let block = Block::decode(&stored, &[]).unwrap();
     let tail = block.pieces(Seq::new(12_345 + 2950).unwrap(), 1 << 20).unwrap();
     assert!(tail.iter().map(|piece| piece.count).sum::<u32>() <= 50 + 256, "not the whole block is expanded");
 }
@@ -172,7 +172,7 @@ proptest! {
     #[test]
     fn no_bytes_make_the_reader_panic(bytes in prop::collection::vec(any::<u8>(), 0..300), cut in any::<prop::sample::Index>()) {
         let log = log(0, &[vec![delta(1, 2, "a"), delta(1, 3, "b"), delta(1, 4, "c")]]);
-        let block = Block::decode(&encode(&log)).unwrap();
+        let block = Block::decode(&encode(&log), &[]).unwrap();
         let _ = Block::parse(*block.header(), bytes.clone()).map(|block| block.pieces(Seq::ZERO, usize::MAX));
         // A checksum that matches proves nothing about what stands below it.
         let mut stored = encode(&log);
@@ -180,7 +180,7 @@ proptest! {
         stored.splice(at.., bytes.iter().copied());
         let checksum = crc32c::crc32c(&stored[4..]);
         stored[..4].copy_from_slice(&checksum.to_le_bytes());
-        let _ = Block::decode(&stored).map(|block| block.pieces(Seq::ZERO, usize::MAX));
+        let _ = Block::decode(&stored, &[]).map(|block| block.pieces(Seq::ZERO, usize::MAX));
         let _ = Directory::decode(&bytes);
         let _ = FileHeader::decode(&bytes);
     }
@@ -205,9 +205,9 @@ fn every_flipped_bit_and_every_cut_of_a_block_is_seen() {
     for bit in 0..stored.len() * 8 {
         let mut bytes = stored.clone();
         bytes[bit / 8] ^= 1 << (bit % 8);
-        assert!(Block::decode(&bytes).is_err(), "bit {bit}");
+        assert!(Block::decode(&bytes, &[]).is_err(), "bit {bit}");
     }
-    (0..stored.len()).for_each(|length| assert!(Block::decode(&stored[..length]).is_err()));
+    (0..stored.len()).for_each(|length| assert!(Block::decode(&stored[..length], &[]).is_err()));
 }
 
 #[test]
@@ -221,6 +221,9 @@ fn every_flipped_bit_of_a_header_is_seen_and_a_newer_version_is_named() {
         directories: (1000, 1100),
         directory_bytes: 100,
         directory_checksum: 77,
+        dictionaries: (500, 1200),
+        dictionary_bytes: 50,
+        dictionary_checksum: 78,
     };
     let bytes = header.encode();
     assert_eq!(FileHeader::decode(&bytes), Ok(header));

@@ -20,6 +20,7 @@ mod support;
 mod append;
 mod cli;
 mod clients;
+mod corpus;
 mod durability;
 mod kill;
 mod limits;

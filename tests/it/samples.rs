@@ -9,7 +9,7 @@ use crate::support::process::{Process, run_with};
 use crate::support::python::{self, file};
 use crate::support::{Calls, all_of, run};
 
-fn samples() -> Vec<PathBuf> {
+pub fn samples() -> Vec<PathBuf> {
     let dir = std::env::var_os("QUIPU_SAMPLES").map_or_else(|| file("tests/data/samples"), PathBuf::from);
     let paths = std::fs::read_dir(&dir).unwrap_or_else(|e| panic!("{}: {e}", dir.display()));
     let mut paths: Vec<_> = paths.map(|entry| entry.unwrap().path()).collect();
@@ -24,7 +24,7 @@ fn samples() -> Vec<PathBuf> {
 }
 
 /// The events of a file, by the reader that `tests/core` holds to the vectors.
-fn events(path: &PathBuf) -> Vec<quipu::model::Event> {
+pub fn events(path: &PathBuf) -> Vec<quipu::model::Event> {
     let options = ReadOptions { cwd: Some("/work".to_owned()), ..ReadOptions::default() };
     let open = || dsh::open(std::io::BufReader::new(std::fs::File::open(path).unwrap()), &options).unwrap();
     let scan = dsh::scan(open(), &options).unwrap();

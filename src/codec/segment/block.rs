@@ -14,6 +14,9 @@ const CANONICAL_BYTES_MAX: u64 = 2 * PAYLOAD_BYTES_MAX as u64;
 const WHAT: &str = "sealed block";
 const PLAIN: u8 = 0;
 const ZSTD: u8 = 1;
+const ZSTD_WITH_DICTIONARY: u8 = 2;
+/// The largest dictionary.
+pub const DICTIONARY_BYTES_MAX: usize = 1 << 20;
 
 /// What a block says about itself. Its first four bytes are a CRC-32C of everything behind them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,23 +39,35 @@ pub struct BlockHeader {
 pub struct Codec {
     level: i32,
     compressor: Option<zstd::bulk::Compressor<'static>>,
+    dictionary: Vec<u8>,
 }
 
 impl Codec {
     /// A codec that compresses with that level of zstd, 1 to 19.
     pub fn new(level: i32) -> Self {
-        Self { level: level.clamp(1, 19), compressor: None }
+        Self::with_dictionary(level, Vec::new())
+    }
+
+    /// As [`Codec::new`], for blocks that are read with that dictionary: text that many of them hold, such as the
+    /// instructions that every session begins with.
+    pub fn with_dictionary(level: i32, dictionary: Vec<u8>) -> Self {
+        Self { level: level.clamp(1, 19), compressor: None, dictionary }
+    }
+
+    /// What [`Codec::with_dictionary`] was given.
+    pub fn dictionary(&self) -> &[u8] {
+        &self.dictionary
     }
 
     /// Bytes as they are stored: compressed if that is shorter, and how.
     fn squeeze(&mut self, plain: &[u8], out: &mut Vec<u8>) -> u8 {
         if self.compressor.is_none() {
-            self.compressor = zstd::bulk::Compressor::new(self.level).ok();
+            self.compressor = zstd::bulk::Compressor::with_dictionary(self.level, &self.dictionary).ok();
         }
         let compressed = self.compressor.as_mut().and_then(|compressor| compressor.compress(plain).ok());
         if let Some(compressed) = compressed.filter(|compressed| compressed.len() < plain.len()) {
             out.extend_from_slice(&compressed);
-            return ZSTD;
+            return if self.dictionary.is_empty() { ZSTD } else { ZSTD_WITH_DICTIONARY };
         }
         out.extend_from_slice(plain);
         PLAIN
@@ -83,7 +98,7 @@ impl Codec {
     }
 
     /// Appends `plain` with its length and how it is stored, for [`inflate`].
-    pub(super) fn deflate(&mut self, plain: &[u8], out: &mut Vec<u8>) {
+    pub fn deflate(&mut self, plain: &[u8], out: &mut Vec<u8>) {
         let start = out.len();
         out.push(PLAIN);
         out.extend_from_slice(&(plain.len() as u32).to_le_bytes());
@@ -93,27 +108,30 @@ impl Codec {
 }
 
 /// What [`Codec::deflate`] wrote; refuses more than `bytes_max`.
-pub(super) fn inflate(bytes: &[u8], bytes_max: usize, what: &'static str) -> Result<Vec<u8>, Malformed> {
+pub fn inflate(bytes: &[u8], bytes_max: usize, what: &'static str) -> Result<Vec<u8>, Malformed> {
     let Some((&[how, a, b, c, d], stored)) = bytes.split_first_chunk::<5>() else { return Err(Malformed(what)) };
-    expand(how, stored, u32::from_le_bytes([a, b, c, d]) as usize, bytes_max).ok_or(Malformed(what))
+    expand((how, &[]), stored, u32::from_le_bytes([a, b, c, d]) as usize, bytes_max).ok_or(Malformed(what))
 }
 
 /// Exactly `length` bytes, or nothing.
-fn expand(how: u8, stored: &[u8], length: usize, bytes_max: usize) -> Option<Vec<u8>> {
+fn expand((how, dictionary): (u8, &[u8]), stored: &[u8], length: usize, bytes_max: usize) -> Option<Vec<u8>> {
     if length > bytes_max {
         return None;
     }
     let plain = match how {
         PLAIN => stored.to_vec(),
         ZSTD => zstd::bulk::decompress(stored, length).ok()?,
+        ZSTD_WITH_DICTIONARY => {
+            zstd::bulk::Decompressor::with_dictionary(dictionary).ok()?.decompress(stored, length).ok()?
+        }
         _ => return None,
     };
     (plain.len() == length).then_some(plain)
 }
 
 impl Block {
-    /// Reads a stored block, of which all bytes are checked.
-    pub fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
+    /// Reads a stored block, of which all bytes are checked, with the dictionary of its file.
+    pub fn decode(bytes: &[u8], dictionary: &[u8]) -> Result<Self, Malformed> {
         const DAMAGED: Malformed = Malformed(WHAT);
         let (checksum, covered) = bytes.split_at_checked(4).ok_or(DAMAGED)?;
         if crc32c::crc32c(covered).to_le_bytes() != checksum {
@@ -133,7 +151,7 @@ impl Block {
         if u64::from(canonical_bytes) > CANONICAL_BYTES_MAX {
             return Err(DAMAGED);
         }
-        let packed = expand(how, stored, packed_bytes, PACKED_BYTES_MAX).ok_or(DAMAGED)?;
+        let packed = expand((how, dictionary), stored, packed_bytes, PACKED_BYTES_MAX).ok_or(DAMAGED)?;
         Self::parse(header, packed)
     }
 }

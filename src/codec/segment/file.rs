@@ -45,6 +45,12 @@ pub struct FileHeader {
     pub directory_bytes: u32,
     /// CRC-32C of one copy.
     pub directory_checksum: u32,
+    /// Where the two copies of the dictionary start.
+    pub dictionaries: (u64, u64),
+    /// Bytes of one copy; 0 for no dictionary.
+    pub dictionary_bytes: u32,
+    /// CRC-32C of one copy.
+    pub dictionary_checksum: u32,
 }
 
 impl FileHeader {
@@ -62,6 +68,11 @@ impl FileHeader {
         }
         out.extend_from_slice(&self.directory_bytes.to_le_bytes());
         out.extend_from_slice(&self.directory_checksum.to_le_bytes());
+        for offset in [self.dictionaries.0, self.dictionaries.1] {
+            out.extend_from_slice(&offset.to_le_bytes());
+        }
+        out.extend_from_slice(&self.dictionary_bytes.to_le_bytes());
+        out.extend_from_slice(&self.dictionary_checksum.to_le_bytes());
         out.resize(FILE_HEADER_BYTES - 4, 0);
         let checksum = crc32c::crc32c(&out);
         out.extend_from_slice(&checksum.to_le_bytes());
@@ -94,6 +105,9 @@ impl FileHeader {
             directories: (reader.u64()?, reader.u64()?),
             directory_bytes: reader.u32()?,
             directory_checksum: reader.u32()?,
+            dictionaries: (reader.u64()?, reader.u64()?),
+            dictionary_bytes: reader.u32()?,
+            dictionary_checksum: reader.u32()?,
         }))
     }
 }

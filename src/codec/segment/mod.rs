@@ -1,8 +1,9 @@
 //! Sealed segments: what a finished part of the journal becomes.
 //!
 //! ```text
-//! file        FileHeader (128), blocks, directory, directory again, FileHeader again
+//! file        FileHeader (128), dictionary, blocks, directory, dictionary and directory again, FileHeader again
 //! block       BlockHeader (76), then the packed events of one log, compressed
+//! dictionary  compressed: text that many blocks hold; they are compressed with it and read with it
 //! directory   compressed: the records without events, as they were, and one entry for each block
 //! ```
 //!
@@ -18,7 +19,7 @@ mod file;
 mod pack;
 mod unpack;
 
-pub use block::{BLOCK_HEADER_BYTES, BlockHeader, Codec};
+pub use block::{BLOCK_HEADER_BYTES, BlockHeader, Codec, DICTIONARY_BYTES_MAX, inflate};
 pub use file::{DIRECTORY_BYTES_MAX, Directory, Entry, FILE_HEADER_BYTES, FileHeader, State, Unreadable, VERSION};
 pub use pack::Packer;
 pub use unpack::{Block, Piece};

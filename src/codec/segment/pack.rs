@@ -132,6 +132,13 @@ impl Packer {
         self.knots.len() + self.operations.len() + self.times.len() + self.lengths.len() + self.text.len()
     }
 
+    /// The texts alone: what other blocks may have in common with this one.
+    pub fn into_text(mut self) -> Vec<u8> {
+        self.close();
+        self.release();
+        self.text
+    }
+
     /// The packed block.
     pub fn finish(mut self) -> Vec<u8> {
         self.close();

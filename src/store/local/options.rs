@@ -43,7 +43,7 @@ impl Default for Options {
             seal_batch_bytes: 128 << 20,
             seal_idle: Duration::from_secs(600),
             seal_bytes_per_second: 16 << 20,
-            seal_level: 9,
+            seal_level: 12,
         }
     }
 }

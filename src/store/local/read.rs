@@ -127,12 +127,13 @@ impl Shared {
                 Err(_) if self.sealer.covers(first.segment) => return Err(StoreError::Rebuilding),
                 _ => {}
             }
-            let is_sealed = sealed_number(first.segment).is_some();
             for place in &rest[..count] {
                 let found = block.as_ref().map_err(ToString::to_string).and_then(|block| {
                     let start = (place.offset - first.offset) as usize;
                     let stored = block.slice(start..start + place.bytes as usize);
-                    if is_sealed {
+                    if let Some(file) = sealed_number(first.segment) {
+                        let dictionary = self.sealer.dictionary(file).map_err(|e| e.to_string())?;
+                        let stored = Block::decode(&stored, &dictionary).map_err(|e| e.to_string())?;
                         unseal(log, place, &stored, (from, bytes_max.saturating_sub(taken)))
                     } else {
                         verify(log, place, &stored).map(|run| vec![run])
@@ -287,8 +288,7 @@ pub(super) fn verify(log: LogId, place: &Place, record: &Bytes) -> Result<Run, S
 }
 
 /// The runs of a sealed block from `from` on, until about `bytes_max`. All of the block is checked.
-fn unseal(log: LogId, place: &Place, stored: &[u8], (from, bytes_max): (Seq, usize)) -> Result<Vec<Run>, String> {
-    let block = Block::decode(stored).map_err(|e| e.to_string())?;
+fn unseal(log: LogId, place: &Place, block: &Block, (from, bytes_max): (Seq, usize)) -> Result<Vec<Run>, String> {
     let header = block.header();
     if header.log != log.0 || header.first_seq != place.first_seq || header.count != place.count {
         return Err("another block stands in the place".to_owned());

@@ -5,7 +5,9 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use crate::codec::segment::{DIRECTORY_BYTES_MAX, Directory, FILE_HEADER_BYTES, FileHeader, Unreadable};
+use crate::codec::segment::{
+    DICTIONARY_BYTES_MAX, DIRECTORY_BYTES_MAX, Directory, FILE_HEADER_BYTES, FileHeader, Unreadable, inflate,
+};
 use crate::store::local::OpenError;
 
 /// A sealed file whose header was read.
@@ -102,6 +104,31 @@ impl SealedFile {
         let (file, length) = self.device()?;
         let FileHeader { directories, .. } = self.header;
         self.directory_at(&file, length, directories.0).or_else(|_| self.directory_at(&file, length, directories.1))
+    }
+
+    /// The dictionary, from whichever copy is sound; `InvalidData` if none is.
+    pub(in crate::store::local) fn dictionary(&self) -> io::Result<Vec<u8>> {
+        let (file, length) = self.device()?;
+        let FileHeader { dictionaries, .. } = self.header;
+        self.dictionary_at(&file, length, dictionaries.0).or_else(|_| self.dictionary_at(&file, length, dictionaries.1))
+    }
+
+    /// One copy of the dictionary.
+    pub(super) fn dictionary_at(&self, file: &File, length: u64, offset: u64) -> io::Result<Vec<u8>> {
+        let damaged = || io::Error::new(io::ErrorKind::InvalidData, "the dictionary of a sealed file is damaged");
+        let bytes = self.header.dictionary_bytes;
+        if bytes == 0 {
+            return Ok(Vec::new());
+        }
+        if bytes as usize > 2 * DICTIONARY_BYTES_MAX || offset.saturating_add(u64::from(bytes)) > length {
+            return Err(damaged());
+        }
+        let mut content = vec![0; bytes as usize];
+        file.read_exact_at(&mut content, offset)?;
+        if crc32c::crc32c(&content) != self.header.dictionary_checksum {
+            return Err(damaged());
+        }
+        inflate(&content, DICTIONARY_BYTES_MAX, "dictionary").map_err(|_| damaged())
     }
 
     /// One copy of the directory.

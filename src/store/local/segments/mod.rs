@@ -16,6 +16,7 @@
 
 mod file;
 mod load;
+mod progress;
 mod relocate;
 mod scan;
 mod verify;
@@ -27,8 +28,8 @@ mod tests;
 
 pub(super) use file::{SealedFile, catalog};
 pub(super) use load::Loaded;
+pub use progress::Sealing;
 pub(super) use worker::Sealer;
-pub use worker::Sealing;
 
 /// Marks the number of a sealed file in a place, which journal segments never reach.
 const SEALED: u64 = 1 << 63;

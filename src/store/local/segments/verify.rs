@@ -31,6 +31,10 @@ pub(super) fn verify(file: &SealedFile, batch: &Batch, steps: &dyn Steps) -> Res
     if directory != file.directory_at(&device, length, header.directories.1)? || directory.states != batch.states {
         return wrong("a directory of a sealed file reads differently");
     }
+    let dictionary = file.dictionary_at(&device, length, header.dictionaries.0)?;
+    if dictionary != file.dictionary_at(&device, length, header.dictionaries.1)? {
+        return wrong("a dictionary of a sealed file reads differently");
+    }
     let mut entries = directory.entries.iter();
     for (log, runs) in &batch.logs {
         let mut walk = Walk { log: *log, runs, chain: None };
@@ -41,7 +45,7 @@ pub(super) fn verify(file: &SealedFile, batch: &Batch, steps: &dyn Steps) -> Res
             }
             let mut bytes = vec![0; entry.bytes as usize];
             device.read_exact_at(&mut bytes, entry.offset)?;
-            walk.compare(entry, &bytes)?;
+            walk.compare(entry, &bytes, &dictionary)?;
             steps.pace(u64::from(entry.bytes))?;
         }
     }
@@ -57,8 +61,8 @@ struct Walk<'a> {
 }
 
 impl Walk<'_> {
-    fn compare(&mut self, entry: &Entry, stored: &[u8]) -> Result<(), Halt> {
-        let block = Block::decode(stored).map_err(|e| Halt::Wrong(e.to_string()))?;
+    fn compare(&mut self, entry: &Entry, stored: &[u8], dictionary: &[u8]) -> Result<(), Halt> {
+        let block = Block::decode(stored, dictionary).map_err(|e| Halt::Wrong(e.to_string()))?;
         let header = block.header();
         let says = (header.log, header.first_seq, header.count, header.link, header.chain);
         if entry.log != self.log || says != (entry.log, entry.first_seq, entry.count, entry.link, entry.chain) {

@@ -4,7 +4,7 @@
 //! allowed to. An error stops it until the store is opened anew, except for want of space: the journal is still
 //! there, and nothing depends on it being sealed soon.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 use parking_lot::{Condvar, Mutex, RwLock};
 
 use super::file::{self, SealedFile};
+use super::progress::Sealing;
 use super::scan::{self, Batch};
 use super::{relocate, verify, write};
 use crate::codec::segment::Directory;
@@ -27,25 +28,6 @@ const BUSY: Duration = Duration::from_millis(500);
 const LOOK: Duration = Duration::from_secs(1);
 /// Time before sealing is tried again when there was no space.
 const RETRY: Duration = Duration::from_secs(60);
-
-/// How far sealing is.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Sealing {
-    /// Sealed files, and their bytes.
-    pub sealed_files: u64,
-    /// See [`Sealing::sealed_files`].
-    pub sealed_bytes: u64,
-    /// Journal segments that could be sealed, and their bytes: the debt.
-    pub debt_files: u64,
-    /// See [`Sealing::debt_files`].
-    pub debt_bytes: u64,
-    /// Journal segments that are kept because they are damaged.
-    pub kept_files: u64,
-    /// Bytes of journal segments that were retired since the store was opened.
-    pub retired_bytes: u64,
-    /// Why the sealer stopped, if it did.
-    pub problem: Option<Arc<str>>,
-}
 
 /// Why a pass ended early.
 #[derive(Debug, thiserror::Error)]
@@ -75,6 +57,7 @@ pub(in crate::store::local) type Hook = Arc<dyn Fn(&'static str) -> io::Result<(
 pub(in crate::store::local) struct Sealer {
     dir: PathBuf,
     files: RwLock<Vec<SealedFile>>,
+    dictionaries: Mutex<HashMap<u64, Arc<Vec<u8>>>>,
     state: Mutex<State>,
     changed: Condvar,
     /// One pass at a time.
@@ -101,6 +84,7 @@ impl Sealer {
         Self {
             dir: dir.to_owned(),
             files: RwLock::new(files),
+            dictionaries: Mutex::default(),
             state: Mutex::new(State { last_number, ..State::default() }),
             changed: Condvar::new(),
             passing: Mutex::default(),
@@ -120,6 +104,23 @@ impl Sealer {
     /// Whether some sealed file stands for that journal segment.
     pub(in crate::store::local) fn covers(&self, journal: u64) -> bool {
         self.files.read().iter().any(|file| file.covers(journal))
+    }
+
+    /// The dictionary of a sealed file, which is kept.
+    pub(in crate::store::local) fn dictionary(&self, number: u64) -> io::Result<Arc<Vec<u8>>> {
+        const KEPT: usize = 64;
+        if let Some(known) = self.dictionaries.lock().get(&number) {
+            return Ok(known.clone());
+        }
+        let file = self.files.read().iter().find(|file| file.number() == number).cloned();
+        let file = file.ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, "no such sealed file"))?;
+        let dictionary = Arc::new(file.dictionary()?);
+        let mut kept = self.dictionaries.lock();
+        if kept.len() >= KEPT {
+            kept.clear();
+        }
+        kept.insert(number, dictionary.clone());
+        Ok(dictionary)
     }
 
     /// The path of a sealed file.

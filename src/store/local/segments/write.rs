@@ -22,27 +22,37 @@ pub(super) fn write(
 ) -> Result<(FileHeader, Directory), Halt> {
     steps.step("create the draft")?;
     let file = OpenOptions::new().read(true).write(true).create(true).truncate(true).open(path)?;
-    let codec = Codec::new(level);
-    let mut draft = Draft { file, offset: FILE_HEADER_BYTES as u64, codec, entries: Vec::new(), steps };
+    let codec = Codec::with_dictionary(level, dictionary(batch)?);
+    let mut plain = Codec::new(level);
+    let mut shared = Vec::new();
+    if !codec.dictionary().is_empty() {
+        plain.deflate(codec.dictionary(), &mut shared);
+    }
+    file.write_all_at(&shared, FILE_HEADER_BYTES as u64)?;
+    let offset = FILE_HEADER_BYTES as u64 + shared.len() as u64;
+    let mut draft = Draft { file, offset, codec, entries: Vec::new(), steps };
     for (log, runs) in &batch.logs {
         draft.log(*log, runs)?;
     }
-    let Draft { file, offset, mut codec, entries, .. } = draft;
+    let Draft { file, offset, entries, .. } = draft;
     let directory = Directory { states: batch.states.clone(), entries };
-    let content = directory.encode(&mut codec);
-    let bytes = content.len() as u64;
+    let content = directory.encode(&mut plain);
+    let (bytes, again) = (content.len() as u64, shared.len() as u64);
     let header = FileHeader {
         store,
         number,
         journals: batch.journals,
         positions: batch.positions,
-        file_bytes: offset + 2 * bytes + FILE_HEADER_BYTES as u64,
-        directories: (offset, offset + bytes),
+        file_bytes: offset + 2 * bytes + again + FILE_HEADER_BYTES as u64,
+        directories: (offset, offset + bytes + again),
         directory_bytes: content.len() as u32,
         directory_checksum: crc32c::crc32c(&content),
+        dictionaries: (FILE_HEADER_BYTES as u64, offset + bytes),
+        dictionary_bytes: shared.len() as u32,
+        dictionary_checksum: crc32c::crc32c(&shared),
     };
     steps.step("write the directory")?;
-    let end = [&content[..], &content, &header.encode()].concat();
+    let end = [&content[..], &shared, &content, &header.encode()].concat();
     file.write_all_at(&end, offset)?;
     steps.step("write the header")?;
     file.write_all_at(&header.encode(), 0)?;
@@ -51,6 +61,32 @@ pub(super) fn write(
     // What is compared with the journal next is to come from the disk.
     let _ = rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed);
     Ok((header, directory))
+}
+
+/// What the logs of a batch may have in common: how some of them begin. Sessions repeat instructions and tool
+/// descriptions, and a block on its own would hold them once more.
+fn dictionary(batch: &Batch) -> Result<Vec<u8>, Halt> {
+    const LOGS: usize = 16;
+    const BYTES: usize = 256 << 10;
+    let events: usize = batch.logs.values().flatten().map(|run| run.events.len()).sum();
+    let share = BYTES.min(events / 8) / LOGS;
+    let mut text = Vec::new();
+    if batch.logs.len() > 1 {
+        for runs in batch.logs.values().step_by(batch.logs.len().div_ceil(LOGS)) {
+            let mut packer = Packer::default();
+            for run in runs {
+                packer.push(&run.events, run.header.chain).map_err(|e| Halt::Wrong(e.to_string()))?;
+                if packer.packed_bytes() >= share {
+                    break;
+                }
+            }
+            let own = packer.into_text();
+            text.extend_from_slice(&own[..share.min(own.len())]);
+        }
+        // No text begins like a dictionary that zstd made itself.
+        text.insert(0, b' ');
+    }
+    Ok(text)
 }
 
 struct Draft<'a> {
