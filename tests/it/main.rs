@@ -23,6 +23,7 @@ mod append;
 mod cli;
 mod clients;
 mod cold;
+mod corpus;
 mod durability;
 mod faces;
 mod forks;
