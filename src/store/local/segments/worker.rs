@@ -17,11 +17,10 @@ use super::file::{self, SealedFile};
 use super::progress::Sealing;
 use super::scan::Batch;
 use super::{relocate, verify, write};
-use crate::codec::frame::RecordHeader;
-use crate::codec::segment::{Directory, Part};
+use crate::codec::segment::Directory;
+use crate::store::StoreError;
 use crate::store::local::Shared;
 use crate::store::local::segment::{self, Segment};
-use crate::store::{LogId, StoreError};
 
 /// Appends are running when the last commit is not longer ago.
 const BUSY: Duration = Duration::from_millis(500);
@@ -100,6 +99,11 @@ impl Sealer {
     /// The sealed files in order.
     pub(in crate::store::local) fn files(&self) -> Vec<SealedFile> {
         self.files.read().clone()
+    }
+
+    /// The last journal segment that some sealed file stands for.
+    pub(in crate::store::local) fn last_journal(&self) -> u64 {
+        self.files.read().iter().map(|file| file.journals().1).max().unwrap_or(0)
     }
 
     /// Whether some sealed file stands for that journal segment.
