@@ -33,7 +33,7 @@ const CRATES: [(&str, &[&str]); 13] = [
     ("clap", &["cli/"]),
     ("anyhow", &["cli/"]),
     ("toml", &["cli/config.rs"]),
-    ("zstd", &["portable/"]),
+    ("zstd", &["portable/", "codec/segment/"]),
     ("serde_json", &["cli/"]),
 ];
 

@@ -169,6 +169,7 @@ impl Config {
             ("streams_max", self.streams_max as usize, 1..=1_000_000),
             // Without one there is nothing to go on with when a segment is full.
             ("spare_segments", self.store.spare_segments, 1..=64),
+            ("seal_level", usize::try_from(self.store.seal_level).unwrap_or(0), 1..=19),
         ];
         for (name, count, allowed) in counts {
             if !allowed.contains(&count) {
@@ -237,7 +238,7 @@ macro_rules! setting {
 }
 
 /// All settings.
-pub const SETTINGS: [Setting; 48] = [
+pub const SETTINGS: [Setting; 53] = [
     setting!(listen, "ADDRESS:PORT", plain, listen, "where clients connect; port 0 picks a free one"),
     setting!(data_dir, "DIR", path, data_dir, "where the store lives; made if missing"),
     setting!(insecure, "true|false", plain, security.insecure, "allow an open listen address that is not loopback"),
@@ -340,6 +341,11 @@ pub const SETTINGS: [Setting; 48] = [
     ),
     setting!(retention_interval, "TIME|never", repeat, retention_interval, "how often the rules are applied by itself"),
     setting!(reserve_bytes, "SIZE", wide, store.reserve_bytes, "space kept back so that a full disk can be opened"),
+    setting!(seal, "true|false", plain, store.seal, "seal finished journal segments in the background"),
+    setting!(seal_batch_bytes, "SIZE", wide, store.seal_batch_bytes, "journal sealed at once; also memory for it"),
+    setting!(seal_idle, "TIME", time, store.seal_idle, "time without an append until the rest is sealed; 0s is never"),
+    setting!(seal_bytes_per_second, "SIZE", wide, store.seal_bytes_per_second, "speed of sealing while appends run"),
+    setting!(seal_level, "COUNT", plain, store.seal_level, "compression of sealed segments, zstd's 1 to 19"),
 ];
 
 /// Where values come from besides the defaults; tests pass their own.

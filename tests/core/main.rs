@@ -22,6 +22,7 @@ mod projection;
 mod repair;
 mod request;
 mod rows;
+mod segment;
 mod stats;
 mod surface;
 mod trace;

@@ -30,6 +30,7 @@ mod browser;
 mod cli;
 mod clients;
 mod cold;
+mod corpus;
 mod crowd;
 mod durability;
 mod faces;
