@@ -242,23 +242,11 @@ pub const SETTINGS: [Setting; 53] = [
     setting!(listen, "ADDRESS:PORT", plain, listen, "where clients connect; port 0 picks a free one"),
     setting!(data_dir, "DIR", path, data_dir, "where the store lives; made if missing"),
     setting!(insecure, "true|false", plain, security.insecure, "allow an open listen address that is not loopback"),
-    setting!(
-        tls_cert,
-        "FILE",
-        file,
-        security.tls_cert,
-        "PEM of the listener's certificate and its chain; empty for no TLS"
-    ),
+    setting!(tls_cert, "FILE", file, security.tls_cert, "PEM of the certificate and its chain; empty for no TLS"),
     setting!(tls_key, "FILE", file, security.tls_key, "PEM of its key"),
     setting!(tls_client_ca, "FILE", file, security.tls_client_ca, "PEM of the authorities of client certificates"),
     setting!(tls_client_auth, "optional|required", plain, security.tls_client_auth, "whether clients must have one"),
-    setting!(
-        reload_interval,
-        "TIME",
-        time,
-        security.reload_interval,
-        "how often certificates are looked at for changes"
-    ),
+    setting!(reload_interval, "TIME", time, security.reload_interval, "how often certificates are looked at"),
     setting!(handshake_timeout, "TIME", time, security.handshake_timeout, "time that opening a connection may take"),
     setting!(handshakes_max, "COUNT", plain, security.handshakes_max, "TLS handshakes at once"),
     setting!(
