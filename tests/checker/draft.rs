@@ -29,6 +29,18 @@ pub fn events(
     events
 }
 
+/// An event that fits anywhere and opens nothing.
+pub fn note(mark: &str) -> NewEvent {
+    NewEvent {
+        time_ms: 1_700_000_000_000,
+        kind: "feedback/record".into(),
+        data: format!(r#"{{"text":"x","mark":"{mark}"}}"#).into(),
+        ignorable: false,
+        surface_op: None,
+        source_event_seqs: None,
+    }
+}
+
 fn next(
     tail: &Tail,
     mark: &str,

@@ -175,6 +175,38 @@ impl<'h> Check<'h> {
             self.broken(9, format!("{missing} epochs were skipped, {lost} calls may have got one"));
         }
         self.leases(&granted);
+        self.bounds(&granted);
+    }
+
+    /// An epoch begins where its grant said that the log ends: nothing older stands behind, nothing newer before.
+    fn bounds(&mut self, granted: &HashMap<u64, usize>) {
+        let calls: &'h [Call] = &self.history.calls;
+        let grants = granted.iter().filter_map(|(epoch, at)| {
+            let mark = calls[*at].shown().and_then(|shown| shown.mark.as_ref())?;
+            Some((*epoch, mark.next_seq))
+        });
+        let mut grants: Vec<(u64, u64)> = grants.collect();
+        grants.sort_unstable();
+        for pair in grants.windows(2) {
+            let [(epoch, start), (next, next_start)] = [pair[0], pair[1]];
+            if next_start < start {
+                self.broken(9, format!("epoch {epoch} began at seq {start}, and {next} at {next_start}"));
+            }
+        }
+        let placed = self.ops.iter().filter_map(|op| Some((op.placed?, op.events.len() as u64, op.epoch?)));
+        let placed: Vec<_> = placed.collect();
+        for (seq, length, epoch) in placed {
+            let at = grants.partition_point(|(granted, _)| *granted <= epoch);
+            if let Some((next, end)) = grants.get(at).filter(|(_, end)| seq + length > *end) {
+                let text =
+                    format!("seq {seq} is of epoch {epoch}, and epoch {next} was granted when the log ended at {end}");
+                self.broken(9, text);
+            }
+            let own = at.checked_sub(1).and_then(|at| grants.get(at)).filter(|(granted, _)| *granted == epoch);
+            if own.is_some_and(|(_, start)| seq < *start) {
+                self.broken(9, format!("seq {seq} is of epoch {epoch}, which began behind it"));
+            }
+        }
     }
 
     /// The lease runs at least for its time from the moment that the last sign of life was sent.

@@ -13,8 +13,10 @@ use quipu::model::NewEvent;
 use quipu::replay::Tail;
 use quipu::rpc::client::{self, Client};
 use quipu::rpc::pb;
+use quipu::rpc::pb::owner_service_client::OwnerServiceClient;
 use tokio::sync::watch;
 use tonic::Status;
+use tonic::transport::Channel;
 use tonic_types::StatusExt;
 
 use crate::checker::{
@@ -134,6 +136,56 @@ fn outcome_of(status: Status) -> Outcome {
     Outcome::Refused(kind, shown)
 }
 
+/// What an answer, or its absence, says.
+fn outcome<T>(result: &Result<T, Status>, answer: impl FnOnce(&T) -> Shown) -> Outcome {
+    match result {
+        Ok(answered) => Outcome::Ok(answer(answered)),
+        Err(status) => outcome_of(status.clone()),
+    }
+}
+
+fn appended(answer: &pb::AppendResponse) -> Shown {
+    Shown { is_repetition: answer.deduplicated, ..shown(answer.head.clone()) }
+}
+
+fn prepared_by(start: &pb::PrepareStart) -> Shown {
+    let shown = shown(start.session.clone().unwrap().head);
+    assert_eq!(shown.owner.unwrap().epoch, start.epoch);
+    Shown { repaired: start.repaired, ..shown }
+}
+
+/// Prepares, and takes the first frame of the stream when it is over.
+async fn start_of(
+    mut owners: OwnerServiceClient<Channel>,
+    request: pb::PrepareRequest,
+) -> Result<pb::PrepareStart, Status> {
+    let mut stream = owners.prepare(request).await?.into_inner();
+    let mut start = None;
+    while let Some(frame) = stream.message().await? {
+        if let Some(pb::prepare_response::Frame::Start(found)) = frame.frame {
+            start = Some(found);
+        }
+    }
+    Ok(start.expect("a stream begins with its start"))
+}
+
+impl Batch {
+    fn call(&self) -> (Ask, pb::AppendRequest) {
+        let level = if self.is_durable { pb::AckLevel::Durable } else { pb::AckLevel::Accepted };
+        let request = pb::AppendRequest {
+            session_id: ID.to_owned(),
+            first_seq: Some(self.first_seq),
+            events: self.events.iter().cloned().map(client::new_event).collect(),
+            ack_level: Some(level.into()),
+            epoch: self.epoch,
+            ..Default::default()
+        };
+        let events: Vec<Digest> = self.events.iter().map(digest).collect();
+        let (op, epoch, first_seq, is_durable) = (self.op, self.epoch, self.first_seq, self.is_durable);
+        (Ask::Append { op, epoch, first_seq, events, is_durable }, request)
+    }
+}
+
 impl HostOf {
     fn below(&mut self, n: u64) -> u64 {
         self.random.below(n)
@@ -150,56 +202,52 @@ impl HostOf {
         let invoked = self.race.now();
         let result = tokio::time::timeout(Duration::from_micros(patience), call).await;
         let returned = self.race.now();
+        // Whoever gives up does not know.
         let (outcome, answered) = match result {
             Err(_) => (Outcome::Unknown, None),
-            Ok(Err(status)) => (outcome_of(status), None),
-            Ok(Ok(answered)) => (Outcome::Ok(answer(&answered)), Some(answered)),
+            Ok(result) => (outcome(&result, answer), result.ok()),
         };
         let heard = match outcome {
             Outcome::Ok(_) => Heard::Ok,
             Outcome::Refused(..) => Heard::Refused,
             Outcome::Unknown => Heard::Nothing,
         };
-        self.calls.push(Call { process: self.number, life: self.life, invoked, returned, ask, outcome });
+        self.record(ask, (invoked, returned), outcome);
         if heard == Heard::Nothing {
             (self.life, self.client) = connect(&mut self.race.server.clone()).await;
         }
         (heard, answered)
     }
 
-    async fn prepare(&mut self, ttl_ms: u64, take_over: bool) -> bool {
+    fn claim(&self, ttl_ms: u64, take_over: bool) -> pb::PrepareRequest {
         let reason = format!("host {} wants it", self.number);
-        let request = pb::PrepareRequest {
+        pb::PrepareRequest {
             session_id: ID.to_owned(),
             holder: format!("h{}", self.number),
             ttl_ms: Some(ttl_ms),
             take_over: take_over.then_some(pb::TakeOverClaim { reason }),
             ..Default::default()
-        };
+        }
+    }
+
+    fn record(&mut self, ask: Ask, (invoked, returned): (Time, Time), outcome: Outcome) {
+        self.calls.push(Call { process: self.number, life: self.life, invoked, returned, ask, outcome });
+    }
+
+    async fn prepare(&mut self, ttl_ms: u64, take_over: bool) -> bool {
         let ask = Ask::Prepare { ttl: ttl_ms * 1_000_000, take_over };
-        let mut owners = self.client.owners.clone();
-        let call = async move {
-            let mut stream = owners.prepare(request).await?.into_inner();
-            let mut start = None;
-            while let Some(frame) = stream.message().await? {
-                if let Some(pb::prepare_response::Frame::Start(found)) = frame.frame {
-                    start = Some(found);
-                }
-            }
-            Ok(start.expect("a stream begins with its start"))
-        };
-        let (_, start) = self
-            .call(ask, call, |start: &pb::PrepareStart| {
-                let shown = shown(start.session.clone().unwrap().head);
-                assert_eq!(shown.owner.unwrap().epoch, start.epoch);
-                Shown { repaired: start.repaired, ..shown }
-            })
-            .await;
+        let call = start_of(self.client.owners.clone(), self.claim(ttl_ms, take_over));
+        let (_, start) = self.call(ask, call, prepared_by).await;
         let Some(start) = start else { return false };
-        self.epoch = Some(start.epoch);
-        self.next_seq = start.session.unwrap().head.unwrap().next_seq;
-        self.tail = Tail::default();
+        self.begin(&start);
         true
+    }
+
+    /// It has the session, whose log is balanced.
+    fn begin(&mut self, start: &pb::PrepareStart) {
+        self.epoch = Some(start.epoch);
+        self.next_seq = start.session.as_ref().unwrap().head.as_ref().unwrap().next_seq;
+        self.tail = Tail::default();
     }
 
     async fn publish(&mut self, epoch: u64) -> Heard {
@@ -263,27 +311,43 @@ impl HostOf {
     }
 
     async fn attempt(&mut self, batch: &Batch) -> Heard {
-        let level = if batch.is_durable { pb::AckLevel::Durable } else { pb::AckLevel::Accepted };
-        let request = pb::AppendRequest {
-            session_id: ID.to_owned(),
-            first_seq: Some(batch.first_seq),
-            events: batch.events.iter().cloned().map(client::new_event).collect(),
-            ack_level: Some(level.into()),
-            epoch: batch.epoch,
-            ..Default::default()
-        };
-        let digests: Vec<Digest> = batch.events.iter().map(digest).collect();
-        let (op, epoch, first_seq, is_durable) = (batch.op, batch.epoch, batch.first_seq, batch.is_durable);
-        let ask = Ask::Append { op, epoch, first_seq, events: digests, is_durable };
+        let (ask, request) = batch.call();
         let mut log = self.client.log.clone();
-        let call = async move { log.append(request).await };
-        let (heard, _) = self
-            .call(ask, call, |answer| {
-                let answer = answer.get_ref();
-                Shown { is_repetition: answer.deduplicated, ..shown(answer.head.clone()) }
-            })
-            .await;
-        heard
+        let call = async move { log.append(request).await.map(tonic::Response::into_inner) };
+        self.call(ask, call, appended).await.0
+    }
+
+    /// As if another process of this host took the session while batches of the old one are on their way: the log is
+    /// balanced, so that nothing but the epoch is between them.
+    async fn overtake_itself(&mut self, epoch: u64) {
+        let batches = [0, 1, 2, 3].map(|ahead| {
+            let op = self.race.next_op.fetch_add(1, Ordering::Relaxed);
+            let events = vec![draft::note(&op.to_string())];
+            Batch { op, first_seq: self.next_seq + ahead, epoch: Some(epoch), is_durable: true, events }
+        });
+        let race = self.race.clone();
+        let append = async |batch: &Batch| {
+            let (ask, request) = batch.call();
+            let mut log = self.client.log.clone();
+            let invoked = race.now();
+            (ask, invoked, log.append(request).await, race.now())
+        };
+        let (take_over, ask) = (self.claim(5, true), Ask::Prepare { ttl: 5_000_000, take_over: true });
+        let prepare = async {
+            let invoked = race.now();
+            (invoked, start_of(self.client.owners.clone(), take_over).await, race.now())
+        };
+        let [one, two, three, four] = &batches;
+        let (one, two, (invoked, prepared, returned), three, four) =
+            tokio::join!(append(one), append(two), prepare, append(three), append(four));
+        for (ask, invoked, result, returned) in [one, two, three, four] {
+            let result = result.map(tonic::Response::into_inner);
+            self.record(ask, (invoked, returned), outcome(&result, appended));
+        }
+        self.record(ask, (invoked, returned), outcome(&prepared, prepared_by));
+        if let Ok(start) = prepared {
+            self.begin(&start);
+        }
     }
 
     async fn get(&mut self) -> Option<pb::Head> {
@@ -441,6 +505,10 @@ impl HostOf {
         }
         let epoch = self.epoch.unwrap();
         if self.below(12) == 0 || self.publish(epoch).await != Heard::Ok {
+            return;
+        }
+        if self.below(3) == 0 {
+            self.overtake_itself(epoch).await;
             return;
         }
         for _ in 0..1 + self.below(3) {

@@ -270,6 +270,21 @@ fn rule_9_an_event_of_an_old_epoch_behind_one_of_a_new_one_is_seen() {
 }
 
 #[test]
+fn rule_9_an_old_event_behind_the_end_that_a_grant_told_is_seen() {
+    let mut plot = Plot::new();
+    plot.take(1, false);
+    let first = plot.append(1, Some(1), 1);
+    let second = plot.take(2, true);
+    let mut history = plot.history();
+    // The grant and the append overlap: only where they stand tells.
+    let (told, returned) = (shown(&mut history.calls[0]).clone(), history.calls[second].returned);
+    history.calls[first].returned = returned;
+    shown(&mut history.calls[second]).mark = told.mark;
+    shown(&mut history.calls[second]).repaired = 0;
+    red(&history, 9);
+}
+
+#[test]
 fn rule_9_an_epoch_that_is_handed_out_twice_or_falls_or_is_skipped_is_seen() {
     let mut plot = Plot::new();
     plot.take(1, false);
