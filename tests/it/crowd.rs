@@ -180,7 +180,7 @@ struct Meet {
 /// it waits until it was heard, so that nothing wakes the follower but what is already there.
 async fn write(mut client: Client, session: u64, (meet, mut random): (Arc<Meet>, Random)) -> u64 {
     let id = format!("s{session}");
-    let mut stream = if session % 2 == 0 { Some(Stream::open(&mut client).await) } else { None };
+    let mut stream = if session.is_multiple_of(2) { Some(Stream::open(&mut client).await) } else { None };
     let (mut next, mut in_flight) = (0, 0);
     let mut heard = meet.heard[session as usize].subscribe();
     while Instant::now() < meet.until {
