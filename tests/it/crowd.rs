@@ -9,6 +9,7 @@ use quipu::rpc::pb;
 use quipu::rpc::pb::read_from_response::Frame;
 use quipu::service::Options;
 use quipu::store::memory::MemoryStore;
+use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use crate::append_stream::{Stream, frame};
@@ -166,19 +167,27 @@ fn content(session: u64, seq: u64) -> String {
     format!("\"{session}.{seq} {}\"", "x".repeat((seq * 31 % 700) as usize))
 }
 
-/// Appends to one session until the time is over, by calls or over a stream, and gives where its log ends.
-async fn write(
-    (mut client, session): (Client, u64),
-    (ends, until): (Arc<Vec<AtomicU64>>, Instant),
-    mut random: Random,
-) -> u64 {
+/// What writers and followers know of each other.
+struct Meet {
+    /// Where each log ends, as far as its writer has sent it.
+    ends: Vec<AtomicU64>,
+    /// How far each log was heard by the one who follows all of it.
+    heard: Vec<watch::Sender<u64>>,
+    until: Instant,
+}
+
+/// Appends to one session until the time is over, by calls or over a stream, and gives where its log ends. Now and then
+/// it waits until it was heard, so that nothing wakes the follower but what is already there.
+async fn write(mut client: Client, session: u64, (meet, mut random): (Arc<Meet>, Random)) -> u64 {
     let id = format!("s{session}");
-    let mut stream = if session % 2 == 0 { Some(Stream::open(&mut client).await) } else { None };
+    let mut stream = if session.is_multiple_of(2) { Some(Stream::open(&mut client).await) } else { None };
     let (mut next, mut in_flight) = (0, 0);
-    while Instant::now() < until {
+    let mut heard = meet.heard[session as usize].subscribe();
+    while Instant::now() < meet.until {
         let count = 1 + random.below(6);
         let events = (next..next + count).map(|seq| note(content(session, seq))).collect();
-        let level = if random.below(3) == 0 { pb::AckLevel::Accepted } else { pb::AckLevel::Durable };
+        let (waits, is_lazy) = (random.below(4) == 0, random.below(3) == 0);
+        let level = if is_lazy && !waits { pb::AckLevel::Accepted } else { pb::AckLevel::Durable };
         if let Some(stream) = &mut stream {
             stream.put(pb::AppendStreamRequest { ack_level: Some(level.into()), ..frame(0, &id, (next, events)) });
             in_flight += 1;
@@ -192,23 +201,43 @@ async fn write(
             client.append(pb::AppendRequest { ack_level: Some(level.into()), ..append }).await.unwrap();
         }
         next += count;
-        ends[session as usize].store(next, Ordering::Relaxed);
-        if random.below(4) == 0 {
-            tokio::time::sleep(Duration::from_millis(random.below(30))).await;
+        meet.ends[session as usize].store(next, Ordering::Relaxed);
+        if waits {
+            let wait = heard.wait_for(|heard| *heard >= next);
+            let waited = tokio::time::timeout(Duration::from_secs(60), wait).await;
+            assert!(waited.is_ok(), "a wake-up was lost: s{session} at {next}");
         }
     }
-    drop(stream);
-    client.flush(&id).await.unwrap();
-    client.head(&id).await.next_seq
+    while let Some(stream) = stream.as_mut().filter(|_| in_flight > 0) {
+        in_flight -= stream.result().await.batches;
+    }
+    let last = pb::NewEvent { r#type: LAST.to_owned(), ..note("0") };
+    client.append(batch(&id, next, vec![last])).await.unwrap();
+    next + 1
+}
+
+/// The type of the last event of a log.
+const LAST: &str = "last";
+
+/// Follows one log from the beginning to its last event, with nothing that would wake it but the events.
+async fn follow_to_the_end(mut client: Client, session: u64, meet: Arc<Meet>) -> Follower {
+    let request = pb::ReadFromRequest { heartbeat_ms: 3_600_000, ..following(&format!("s{session}"), 0) };
+    let mut follower = Follower::start(&mut client, request).await;
+    while follower.events.last().is_none_or(|event| event.r#type != LAST) {
+        follower.events.clear();
+        assert!(follower.step().await);
+        for event in &follower.events {
+            assert!(event.r#type == LAST || event.data == content(session, event.seq).as_bytes());
+        }
+        meet.heard[session as usize].send_replace(follower.next_seq);
+    }
+    follower
 }
 
 /// Follows one session after the other from somewhere, for a while, until the time is over.
-async fn come_and_go(
-    mut client: Client,
-    (ends, until): (Arc<Vec<AtomicU64>>, Instant),
-    mut random: Random,
-) -> (u64, u64) {
+async fn come_and_go(mut client: Client, meet: Arc<Meet>, mut random: Random) -> (u64, u64) {
     let (mut rounds, mut seen) = (0, 0);
+    let (ends, until) = (&meet.ends, meet.until);
     while Instant::now() < until {
         let session = random.below(ends.len() as u64);
         // Accepted, so that it may lie beyond what is durable.
@@ -223,7 +252,7 @@ async fn come_and_go(
                 Frame::Events(events) => {
                     for event in events.events {
                         assert_eq!(event.seq, next, "a gap or a repetition in s{session}");
-                        assert_eq!(event.data, content(session, next).as_bytes());
+                        assert!(event.r#type == LAST || event.data == content(session, next).as_bytes());
                         next += 1;
                     }
                 }
@@ -252,9 +281,9 @@ fn many_writers_and_followers_that_come_and_go_see_every_log_exactly() {
     let dir = tempfile::tempdir().unwrap();
     // So little memory that followers are moved to the store and back all the time.
     let args = ["--follow-budget-bytes", "64KiB", "--segment-bytes", "24MiB", "--checkpoint-interval", "100ms"];
-    let server = Process::start(dir.path(), &args);
+    // Several loops, so that those who look and those who publish are on threads of their own.
+    let server = Process::start(dir.path(), &[&args[..], &["--serving-loops", "3"]].concat());
     run_long(async {
-        let ends: Arc<Vec<AtomicU64>> = Arc::new((0..WRITERS).map(|_| AtomicU64::new(0)).collect());
         let mut clients = Vec::new();
         for _ in 0..8 {
             clients.push(server.client().await);
@@ -262,49 +291,40 @@ fn many_writers_and_followers_that_come_and_go_see_every_log_exactly() {
         for n in 0..WRITERS {
             clients[0].make(&format!("s{n}")).await;
         }
-        let until = Instant::now() + Duration::from_secs(seconds);
+        let meet = Arc::new(Meet {
+            ends: (0..WRITERS).map(|_| AtomicU64::new(0)).collect(),
+            heard: (0..WRITERS).map(|_| watch::Sender::new(0)).collect(),
+            until: Instant::now() + Duration::from_secs(seconds),
+        });
         let (mut writers, mut followers) = (JoinSet::new(), JoinSet::new());
         for n in 0..WRITERS {
             let random = Random::seeded(random.next());
-            let (client, clock) = (clients[n as usize % 8].clone(), (ends.clone(), until));
-            writers.spawn(async move { (n, write((client, n), clock, random).await) });
+            writers.spawn(write(clients[n as usize % 8].clone(), n, (meet.clone(), random)));
         }
         for n in 0..200 {
             let random = Random::seeded(random.next());
-            followers.spawn(come_and_go(clients[n % 8].clone(), (ends.clone(), until), random));
+            followers.spawn(come_and_go(clients[n % 8].clone(), meet.clone(), random));
         }
         let mut whole = JoinSet::new();
         for n in 0..WRITERS {
-            let mut client = clients[n as usize % 8].clone();
-            whole.spawn(async move {
-                let mut follower = Follower::start(&mut client, following(&format!("s{n}"), 0)).await;
-                while Instant::now() < until && follower.step().await {
-                    follower.events.clear();
-                }
-                follower
-            });
+            whole.spawn(follow_to_the_end(clients[n as usize % 8].clone(), n, meet.clone()));
         }
-        let (mut rounds, mut seen, mut events) = (0, 0, 0);
+        let (mut rounds, mut seen, mut events, mut behind) = (0, 0, 0, 0);
         while let Some(done) = followers.join_next().await {
             let (more, events) = done.unwrap();
             (rounds, seen) = (rounds + more, seen + events);
         }
-        let mut lengths = std::collections::HashMap::new();
-        while let Some(done) = writers.join_next().await {
-            let (session, end) = done.unwrap();
-            lengths.insert(session, end);
+        while let Some(end) = writers.join_next().await {
+            events += end.unwrap();
         }
-        // Whoever was there from the beginning gets the rest, too.
-        let mut behind = 0;
-        for (n, end) in &lengths {
-            let mut client = clients[0].clone();
-            let mut last = Follower::start(&mut client, following(&format!("s{n}"), end.saturating_sub(3))).await;
-            last.until(*end).await;
-            events += end;
+        let mut told = 0;
+        while let Some(done) =
+            tokio::time::timeout(Duration::from_secs(60), whole.join_next()).await.expect("a wake-up was lost")
+        {
+            let follower = done.unwrap();
+            (told, behind) = (told + follower.next_seq, behind + follower.fell_behind);
         }
-        while let Some(done) = whole.join_next().await {
-            behind += done.unwrap().fell_behind;
-        }
+        assert_eq!(told, events);
         println!("{seconds} s: {events} events, {rounds} followers came and saw {seen}, {behind} moves to the store");
         assert!(rounds >= 200);
         server.end();
