@@ -22,6 +22,7 @@ mod admin;
 mod append;
 mod append_stream;
 mod cli;
+mod client;
 mod clients;
 mod cold;
 mod durability;
