@@ -18,7 +18,9 @@ use super::pb::log_service_client::LogServiceClient;
 use super::pb::owner_service_client::OwnerServiceClient;
 use super::pb::session_service_client::SessionServiceClient;
 use super::pb::view_service_client::ViewServiceClient;
+use super::status;
 use crate::model::{Event, Header, NewEvent};
+use crate::service::Reason;
 
 /// Largest message that is received: the largest event that a server can be configured for, with its envelope.
 const MESSAGE_BYTES_MAX: usize = 72 << 20;
@@ -171,4 +173,12 @@ pub fn new_event(event: NewEvent) -> pb::NewEvent {
 /// An event as it came from ReadFrom; `None` when it breaks the contract of the wire.
 pub fn event(event: pb::Event) -> Option<Event> {
     convert::event(0, event).ok()
+}
+
+/// The reason that an `ErrorInfo` names; `None` when it is not ours, or newer than this version.
+pub fn reason(domain: &str, name: &str) -> Option<Reason> {
+    if domain != status::DOMAIN {
+        return None;
+    }
+    Reason::ALL.into_iter().find(|reason| status::name_of(*reason) == name)
 }

@@ -28,6 +28,7 @@ mod append;
 mod append_stream;
 mod browser;
 mod cli;
+mod client;
 mod clients;
 mod cold;
 mod corpus;
