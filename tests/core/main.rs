@@ -2,11 +2,13 @@
 #![allow(clippy::pedantic, clippy::unwrap_used, clippy::print_stdout, missing_docs, reason = "test code")]
 
 mod admit;
+mod archive;
 mod assemble;
 mod cases;
 mod checkpoint;
 mod codec;
 mod dsh;
+mod foreign;
 mod fork;
 mod given;
 mod history;
