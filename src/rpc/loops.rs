@@ -20,7 +20,7 @@ use tokio::runtime::{Builder, Handle};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio_stream::StreamExt;
 use tokio_stream::wrappers::UnboundedReceiverStream;
-use tokio_util::sync::CancellationToken;
+use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 use tonic::transport::server::{Connected, TcpConnectInfo};
 
 use super::server::Wire;
@@ -130,7 +130,9 @@ impl Loop {
         let handle = runtime.handle().clone();
         let service = service.led_by(leader.unwrap_or_else(|| handle.clone()));
         let serve = async move {
-            let incoming = UnboundedReceiverStream::new(incoming).map(|(stream, seat)| Connection::new(stream, seat));
+            let ends = end.clone();
+            let incoming = UnboundedReceiverStream::new(incoming)
+                .map(move |(stream, seat)| Connection::new(stream, seat, ends.clone()));
             let router = match wire.router(service) {
                 Ok(router) => router,
                 Err(error) => return tracing::error!(%error, "the services cannot be described"),
@@ -174,6 +176,9 @@ struct Connection {
     stream: TcpStream,
     /// Runs once the sending side is closed.
     linger: Option<Pin<Box<tokio::time::Sleep>>>,
+    /// The end of the server, for a client that has said nothing yet: no goodbye reaches it, so it must not be waited
+    /// for.
+    silent: Option<Pin<Box<WaitForCancellationFutureOwned>>>,
     _seat: Seat,
 }
 
@@ -182,8 +187,9 @@ struct Connection {
 const LINGER: std::time::Duration = std::time::Duration::from_secs(1);
 
 impl Connection {
-    fn new(stream: std::net::TcpStream, seat: Seat) -> io::Result<Self> {
-        Ok(Self { stream: TcpStream::from_std(stream)?, linger: None, _seat: seat })
+    fn new(stream: std::net::TcpStream, seat: Seat, end: CancellationToken) -> io::Result<Self> {
+        let silent = Some(Box::pin(end.cancelled_owned()));
+        Ok(Self { stream: TcpStream::from_std(stream)?, linger: None, silent, _seat: seat })
     }
 }
 
@@ -197,7 +203,12 @@ impl Connected for Connection {
 
 impl AsyncRead for Connection {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_read(cx, buf)
+        if Pin::new(&mut self.stream).poll_read(cx, buf)?.is_ready() {
+            self.silent = None;
+            return Poll::Ready(Ok(()));
+        }
+        // Nothing read is the end of what the client sends.
+        self.silent.as_mut().map_or(Poll::Pending, |end| end.as_mut().poll(cx).map(Ok))
     }
 }
 
