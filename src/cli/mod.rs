@@ -122,10 +122,12 @@ enum Command {
     Retention(space::RetentionArgs),
     /// Show what sessions take, and what a purge would free.
     Du(space::DuArgs),
-    /// Import session files of the reference harness (JSONL, plain or zstd, packed rows or not).
+    /// Import session files of the reference harness (JSONL, plain or zstd, packed rows or not), or transcripts of
+    /// claude-code or codex (--from).
     ///
     /// Each file is checked as a whole before anything is stored. Repeating an import is harmless: what is there
-    /// already is compared by its chain and not sent again. A recording without seqs and times gets them.
+    /// already is compared by its chain and not sent again. A recording without seqs and times gets them. Of a transcript
+    /// every record without a place is named, and one with damaged lines is refused, unless --skip-damaged.
     Import(import::ImportArgs),
     /// Export sessions as files of the reference harness (JSONL), the form that import reads.
     ///

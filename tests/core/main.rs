@@ -2,6 +2,7 @@
 #![allow(clippy::pedantic, clippy::unwrap_used, clippy::print_stdout, missing_docs, reason = "test code")]
 
 mod admit;
+mod archive;
 mod assemble;
 mod cases;
 #[path = "../checker/mod.rs"]
@@ -9,6 +10,7 @@ mod checker;
 mod checkpoint;
 mod codec;
 mod dsh;
+mod foreign;
 mod fork;
 mod given;
 mod history;
