@@ -11,12 +11,12 @@ use std::time::{Duration, Instant};
 
 use quipu::model::NewEvent;
 use quipu::replay::Tail;
+use quipu::rpc::client::Caller;
 use quipu::rpc::client::{self, Client};
 use quipu::rpc::pb;
 use quipu::rpc::pb::owner_service_client::OwnerServiceClient;
 use tokio::sync::watch;
 use tonic::Status;
-use tonic::transport::Channel;
 use tonic_types::StatusExt;
 
 use crate::checker::{
@@ -156,7 +156,7 @@ fn prepared_by(start: &pb::PrepareStart) -> Shown {
 
 /// Prepares, and takes the first frame of the stream when it is over.
 async fn start_of(
-    mut owners: OwnerServiceClient<Channel>,
+    mut owners: OwnerServiceClient<Caller>,
     request: pb::PrepareRequest,
 ) -> Result<pb::PrepareStart, Status> {
     let mut stream = owners.prepare(request).await?.into_inner();
