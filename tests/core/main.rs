@@ -4,6 +4,7 @@
 mod admit;
 mod assemble;
 mod cases;
+mod cases_hosts;
 #[path = "../checker/mod.rs"]
 mod checker;
 mod checkpoint;

@@ -24,6 +24,7 @@ mod checker;
 mod admin;
 mod append;
 mod append_stream;
+mod cases;
 mod cli;
 mod clients;
 mod cold;
