@@ -174,6 +174,11 @@ impl Error {
         Self { reason, message: format!("`{field}` {problem}"), fact: Fact::Field(field) }
     }
 
+    /// Whether it tells of an owner, who must be durable then.
+    pub(super) fn names_an_owner(&self) -> bool {
+        matches!(self.fact, Fact::Fenced { .. } | Fact::Owner(_))
+    }
+
     /// Where the log ends, accepted and durable, if the refusal says so; else zeros.
     pub fn ends(&self) -> (u64, u64) {
         match &self.fact {

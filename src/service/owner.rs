@@ -112,7 +112,7 @@ impl Service {
 
     /// A refusal that may be told: what it says of an owner is durable.
     pub(super) async fn told(&self, slot: &Arc<Slot>, error: Error) -> Error {
-        if !matches!(error.fact, Fact::Fenced { .. } | Fact::Owner(_)) {
+        if !error.names_an_owner() {
             return error;
         }
         let waiter = {

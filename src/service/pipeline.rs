@@ -306,7 +306,13 @@ impl Pipeline {
         let arriving = Arriving { events: &append.events, docs, bytes, originals: Rewritten::default() };
         let mut state = slot.state.lock();
         let State::Live(live) = &mut *state else { return Ok(None) };
-        let Decided::Next(run, reports) = service.decide(live, append, &arriving)? else { return Ok(None) };
+        let (run, reports) = match service.decide(live, append, &arriving) {
+            Ok(Decided::Next(run, reports)) => (run, reports),
+            Ok(_) => return Ok(None),
+            // It is told when the owner is durable, with what became of the batch.
+            Err(refusal) if refusal.names_an_owner() => return Ok(None),
+            Err(refusal) => return Err(refusal),
+        };
         let (next_seq, change) = (run.next_seq(), Change::Append { log: live.log, run });
         let durable_next_seq = match append.level {
             AckLevel::Accepted => live.durable_next_seq,

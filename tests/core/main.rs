@@ -5,6 +5,7 @@ mod admit;
 mod archive;
 mod assemble;
 mod cases;
+mod cases_hosts;
 #[path = "../checker/mod.rs"]
 mod checker;
 mod checkpoint;

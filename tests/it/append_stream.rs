@@ -307,3 +307,52 @@ fn a_shutdown_answers_what_was_read_and_ends_the_stream_with_a_reason() {
         ended.await.unwrap();
     });
 }
+
+#[test]
+fn a_lane_carries_its_epoch_and_is_fenced_like_a_call() {
+    run(async {
+        let node = Node::memory().await;
+        let mut client = node.client().await;
+        client.make("s").await;
+        let prepare = async |client: &mut Client, holder: &str| {
+            let take_over = Some(pb::TakeOverClaim { reason: "a test".to_owned() });
+            let (session_id, holder) = ("s".to_owned(), holder.to_owned());
+            let request = pb::PrepareRequest { session_id, holder, take_over, ..Default::default() };
+            let mut frames = client.owners.prepare(request).await.unwrap().into_inner();
+            let Some(pb::prepare_response::Frame::Start(start)) = frames.message().await.unwrap().unwrap().frame else {
+                panic!("a stream begins with its start")
+            };
+            let publish = pb::PublishRequest { session_id: "s".to_owned(), epoch: start.epoch, ..Default::default() };
+            client.owners.publish(publish).await.unwrap();
+            start.epoch
+        };
+        let first = prepare(&mut client, "a").await;
+        let mut stream = Stream::open(&mut client).await;
+        let with = |epoch, frame| pb::AppendStreamRequest { epoch, ..frame };
+        stream.put(with(None, frame(1, "s", (0, notes("nobody", 1)))));
+        assert_eq!(reason(&stream.result().await), "OWNER_REQUIRED");
+        for seq in 0..3 {
+            stream.put(with(Some(first), frame(2, "s", (seq, notes(&seq.to_string(), 1)))));
+        }
+        let mut answered = 0;
+        while answered < 3 {
+            let result = stream.result().await;
+            assert_eq!(reason(&result), "");
+            answered += result.batches;
+        }
+        let second = prepare(&mut client, "b").await;
+        // One that it may not know to be stored, and a new one.
+        for (lane, seq, salt, is_stored) in [(2, 2, "2", true), (3, 3, "3", false)] {
+            stream.put(with(Some(first), frame(lane, "s", (seq, notes(salt, 1)))));
+            let result = stream.result().await;
+            assert_eq!((result.lane, reason(&result)), (lane, "FENCED"));
+            let told = Status::with_details(Code::FailedPrecondition, "", result.refusal.unwrap().details);
+            let fenced = refusal(told).fenced();
+            assert_eq!((fenced.owner.unwrap().epoch, fenced.committed), (second, Some(is_stored)));
+        }
+        stream.put(with(Some(second), frame(4, "s", (3, notes("b", 1)))));
+        assert_eq!(reason(&stream.result().await), "");
+        stream.close().await;
+        assert_eq!(client.head("s").await.next_seq, 4);
+    });
+}

@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering;
 
 use quipu::model::{Event, Profile};
 use quipu::replay::repair::closers;
+use quipu::rpc::{client, pb};
 use quipu::service::{Ask, Fact, Reason, Repair};
 use quipu::store::fault::{FaultStore, Plan};
 use quipu::store::local::{LocalStore, Options as Local};
@@ -297,33 +298,49 @@ async fn script(host: &Host, face: &str) -> bool {
 }
 
 #[test]
-fn kill_9_around_a_load_leaves_all_of_it_or_nothing_and_the_same_bytes() {
+fn kill_9_around_a_repair_leaves_all_of_it_or_nothing_and_the_same_bytes() {
     run(async {
         let mut random = Random::new("QUIPU_REPAIR_SEED");
         let dir = tempfile::tempdir().unwrap();
         let healed = [open(), closers(&open())].concat();
         let mut whole = 0;
-        for round in 0..8 {
+        for round in 0..9 {
             let id = format!("s{round}");
             let mut server = Process::start(dir.path(), &[]);
             let mut client = server.client().await;
-            let header = quipu::rpc::pb::Header { id: id.clone(), ..Default::default() };
-            let create = quipu::rpc::pb::CreateSessionRequest { header: Some(header), ..Default::default() };
+            let header = pb::Header { id: id.clone(), ..Default::default() };
+            let create = pb::CreateSessionRequest { header: Some(header), ..Default::default() };
             client.sessions.create_session(create).await.unwrap();
-            let events = open().into_iter().map(|event| quipu::rpc::client::new_event(event.body)).collect();
+            let events = open().into_iter().map(|event| client::new_event(event.body)).collect();
             client.append(crate::support::batch(&id, 0, events)).await.unwrap();
-            let mut faces = client.faces.clone();
-            let request = quipu::rpc::pb::LoadRequest { session_id: id.clone(), ..Default::default() };
-            let loading = tokio::spawn(async move { faces.load(request).await.is_ok() });
+            let (mut faces, mut owners) = (client.faces.clone(), client.owners.clone());
+            let revision = client.head(&id).await.revision;
+            let session_id = id.clone();
+            let repairing = tokio::spawn(async move {
+                match round % 3 {
+                    0 => faces.load(pb::LoadRequest { session_id, ..Default::default() }).await.map(drop),
+                    1 => {
+                        let expected_revision = revision;
+                        let repair = pb::CommitRepairRequest { session_id, expected_revision, ..Default::default() };
+                        faces.commit_repair(repair).await.map(drop)
+                    }
+                    _ => {
+                        let (holder, ttl_ms) = ("a".to_owned(), Some(1));
+                        let prepare = pb::PrepareRequest { session_id, holder, ttl_ms, ..Default::default() };
+                        owners.prepare(prepare).await.map(drop)
+                    }
+                }
+                .is_ok()
+            });
             // A moment at random: that is what a crash chooses.
             tokio::time::sleep(std::time::Duration::from_micros(random.below(1500))).await;
             server.kill();
-            let told = loading.await.unwrap();
+            let told = repairing.await.unwrap();
             let server = Process::start(dir.path(), &[]);
             let mut client = server.client().await;
-            let read = async |client: &mut quipu::rpc::client::Client| {
+            let read = async |client: &mut client::Client| {
                 let read = client.read(crate::support::all_of(&id)).await.unwrap().events();
-                read.into_iter().map(|event| quipu::rpc::client::event(event).unwrap()).collect::<Vec<_>>()
+                read.into_iter().map(|event| client::event(event).unwrap()).collect::<Vec<_>>()
             };
             let found = read(&mut client).await;
             assert!(
@@ -332,13 +349,16 @@ fn kill_9_around_a_load_leaves_all_of_it_or_nothing_and_the_same_bytes() {
                 found.len()
             );
             whole += usize::from(found == healed);
-            let request = quipu::rpc::pb::LoadRequest { session_id: id.clone(), ..Default::default() };
-            let mut stream = client.faces.load(request).await.unwrap().into_inner();
+            // A reservation may have outlived the kill: whoever takes the session over finds it healed, or heals it.
+            let take_over = Some(pb::TakeOverClaim { reason: "it was killed".to_owned() });
+            let (session_id, holder) = (id.clone(), "b".to_owned());
+            let prepare = pb::PrepareRequest { session_id, holder, take_over, ..Default::default() };
+            let mut stream = client.owners.prepare(prepare).await.unwrap().into_inner();
             while stream.message().await.unwrap().is_some() {}
             assert_eq!(read(&mut client).await, healed, "round {round}");
             server.end();
         }
-        println!("{whole} of 8 loads were whole when the server was killed");
+        println!("{whole} of 9 repairs were whole when the server was killed");
     });
 }
 
@@ -370,6 +390,53 @@ fn a_log_that_cannot_be_read_is_not_repaired_and_says_why() {
         let host = Host::over(store.clone());
         assert_eq!(host.load("s").await.unwrap().repaired, 4);
         assert_eq!(host.read("s").await, [open(), closers(&open())].concat());
+    });
+}
+
+/// A scan of many reads fails at each of them in turn, once for good and once for a moment.
+#[test]
+fn a_scan_that_fails_at_any_of_its_reads_repairs_nothing() {
+    run(async {
+        let store = Arc::new(Watched::default());
+        // An open turn that is long enough for several reads.
+        let chunk = |n: u64| {
+            let text = format!("{n}{}", "x".repeat(2000));
+            let data = format!(r#"{{"turn":3,"step":1,"chunk":{{"type":"text-delta","index":0,"text":"{text}"}}}}"#);
+            ("assistant/chunk", data)
+        };
+        let list = [vec![turn_start(3), step("step/start", 3, 1)], (0..2500).map(chunk).collect()].concat();
+        let events = [open(), closers(&open()), events_from(15, &list)].concat();
+        let first = Host::over(store.clone());
+        first.create("s", Profile::Raw).await;
+        for batch in events.chunks(500) {
+            first.append("s", batch[0].seq.get(), batch, None).await.unwrap();
+        }
+        let revision = first.head("s").await.revision;
+        let before = store.reads.load(Ordering::SeqCst);
+        Host::over(store.clone()).inspect("s").await.unwrap();
+        let reads = store.reads.load(Ordering::SeqCst) - before;
+        let changes = store.changes.load(Ordering::SeqCst);
+        for spared in 0..reads {
+            let error = StoreError::Io(Arc::new(std::io::Error::from_raw_os_error(5)));
+            *store.fails.lock().unwrap() = Some(error);
+            let fresh = || {
+                store.spared.store(spared, Ordering::SeqCst);
+                // Nobody has read the log in this process yet.
+                Host::over(store.clone())
+            };
+            assert_eq!(reason(fresh().inspect("s").await), Reason::Internal, "read {spared}");
+            assert_eq!(reason(fresh().load("s").await), Reason::Internal, "read {spared}");
+            assert_eq!(reason(fresh().prepare("s", claim("a", 1000, None)).await), Reason::Internal, "read {spared}");
+            let host = fresh();
+            assert_eq!(reason(host.commit(&Host::repair("s", revision)).await), Reason::Internal, "read {spared}");
+            assert_eq!(store.changes.load(Ordering::SeqCst), changes, "read {spared}: nothing was stored");
+            // The same service goes on when the disk does.
+            *store.fails.lock().unwrap() = None;
+            let dry = Repair { validate_only: true, ..Host::repair("s", revision) };
+            assert_eq!(host.commit(&dry).await.unwrap().closers, closers(&events), "read {spared}");
+        }
+        println!("a scan of {reads} reads failed at each of them");
+        assert!(reads > 1);
     });
 }
 

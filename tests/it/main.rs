@@ -27,6 +27,7 @@ mod admin;
 mod append;
 mod append_stream;
 mod browser;
+mod cases;
 mod cli;
 mod client;
 mod clients;

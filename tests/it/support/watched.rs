@@ -15,8 +15,11 @@ pub struct Watched {
     /// Commits that were made, and changes in them.
     pub commits: AtomicU64,
     pub changes: AtomicU64,
-    /// What reads fail with.
+    /// What reads fail with, after those that are spared.
     pub fails: Mutex<Option<StoreError>>,
+    pub spared: AtomicU64,
+    /// Reads that were made.
+    pub reads: AtomicU64,
 }
 
 impl Store for Watched {
@@ -29,8 +32,12 @@ impl Store for Watched {
     }
 
     fn read(&self, log: LogId, from: Seq, bytes_max: usize) -> Result<Vec<Run>, StoreError> {
+        self.reads.fetch_add(1, Ordering::SeqCst);
         if let Some(error) = self.fails.lock().unwrap().clone() {
-            return Err(error);
+            let spare = |spared: u64| spared.checked_sub(1);
+            if self.spared.fetch_update(Ordering::SeqCst, Ordering::SeqCst, spare).is_err() {
+                return Err(error);
+            }
         }
         let runs = self.inner.read(log, from, bytes_max)?;
         self.events.fetch_add(runs.iter().map(|run| u64::from(run.count)).sum(), Ordering::SeqCst);
