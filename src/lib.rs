@@ -18,6 +18,7 @@
 //! | 3 | [`portable`] | session files of other harnesses |
 //! | 4 | [`rpc`] | gRPC: adapters, conversions, statuses, the client |
 //! | 4 | [`ops`] | what an operator sees: states, probes, metrics, traces |
+//! | 5 | [`client`] | what a host links: writers that lose nothing, readers that go on, windows |
 //! | 5 | [`cli`] | `quipu serve` and the operator's commands; the composition root |
 //!
 //! # Invariants, as absences
@@ -54,3 +55,4 @@ pub mod ops;
 
 // Floor 5.
 pub mod cli;
+pub mod client;

@@ -95,8 +95,7 @@ pub(super) struct RemoveArgs {
 
 /// Connects, or says how to start a server.
 pub(super) async fn connect(target: &Target) -> anyhow::Result<Client> {
-    let client = Client::connect(&target.address).await;
-    client.with_context(|| format!("no server at {}; start one with: quipu serve", target.address))
+    target.connect().await
 }
 
 /// A status as an error with its reason and facts.

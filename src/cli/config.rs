@@ -8,8 +8,9 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use super::kinds::{Bytes, address, format, list, path, plain, size, span, time, wide};
+use super::kinds::{Bytes, address, file, format, list, path, plain, size, span, time, wide};
 use super::rules::{self, repeat};
+use super::security::Security;
 use crate::model::Limits;
 use crate::{ops, rpc, service, store};
 
@@ -20,8 +21,6 @@ pub struct Config {
     pub listen: SocketAddr,
     /// Where the store lives.
     pub data_dir: PathBuf,
-    /// Allow other addresses than loopback although nothing is encrypted and nobody is asked for a name.
-    pub insecure: bool,
     /// What is logged, as tracing's filter.
     pub log: String,
     /// How it is logged.
@@ -48,6 +47,8 @@ pub struct Config {
     pub service: service::Options,
     /// The engine.
     pub store: store::local::Options,
+    /// Who may come in.
+    pub security: Security,
     /// Limits of a connection.
     pub streams_max: u32,
     /// Idle time after which a connection is probed.
@@ -78,7 +79,6 @@ impl Default for Config {
         Self {
             listen: SocketAddr::from(([127, 0, 0, 1], 7777)),
             data_dir: PathBuf::from("quipu-data"),
-            insecure: false,
             log: "info".to_owned(),
             log_format: LogFormat::Auto,
             serving_loops: 0,
@@ -92,6 +92,7 @@ impl Default for Config {
             disk_free_min: 64 << 20,
             service: service::Options::default(),
             store: store::local::Options::default(),
+            security: Security::default(),
             streams_max: 1024,
             keepalive: Duration::from_secs(30),
             connections_max: 10_000,
@@ -113,6 +114,10 @@ impl Config {
             keepalive: self.keepalive,
             reflection: self.reflection,
             web_origins: self.web_origins.clone(),
+            preface_timeout: self.security.handshake_timeout,
+            connections_per_address: self.security.connections_per_address,
+            age_max: self.security.connection_age_max,
+            age_grace: self.security.connection_age_grace,
         }
     }
 
@@ -126,13 +131,16 @@ impl Config {
     fn problems(&self) -> Vec<String> {
         let mut problems = Vec::new();
         let Limits { event_bytes_max, batch_bytes_max, .. } = self.service.limits;
-        if !self.listen.ip().is_loopback() && !self.insecure {
+        let lacks = self.security.lacks();
+        if !self.listen.ip().is_loopback() && !self.security.insecure && !lacks.is_empty() {
             problems.push(format!(
-                "listen = {}: only loopback addresses are open without encryption and authentication; \
+                "listen = {}: only loopback addresses are open without {}; \
                  set insecure = true if a network of your own protects this one",
-                self.listen
+                self.listen,
+                lacks.join(" and ")
             ));
         }
+        problems.extend(self.security.problems());
         if !(0.0..=1.0).contains(&self.trace_share) {
             problems.push("trace_share must be between 0 and 1".to_owned());
         }
@@ -161,6 +169,7 @@ impl Config {
             ("streams_max", self.streams_max as usize, 1..=1_000_000),
             // Without one there is nothing to go on with when a segment is full.
             ("spare_segments", self.store.spare_segments, 1..=64),
+            ("seal_level", usize::try_from(self.store.seal_level).unwrap_or(0), 1..=19),
         ];
         for (name, count, allowed) in counts {
             if !allowed.contains(&count) {
@@ -229,10 +238,38 @@ macro_rules! setting {
 }
 
 /// All settings.
-pub const SETTINGS: [Setting; 38] = [
+pub const SETTINGS: [Setting; 53] = [
     setting!(listen, "ADDRESS:PORT", plain, listen, "where clients connect; port 0 picks a free one"),
     setting!(data_dir, "DIR", path, data_dir, "where the store lives; made if missing"),
-    setting!(insecure, "true|false", plain, insecure, "allow a listen address that is not loopback"),
+    setting!(insecure, "true|false", plain, security.insecure, "allow an open listen address that is not loopback"),
+    setting!(tls_cert, "FILE", file, security.tls_cert, "PEM of the certificate and its chain; empty for no TLS"),
+    setting!(tls_key, "FILE", file, security.tls_key, "PEM of its key"),
+    setting!(tls_client_ca, "FILE", file, security.tls_client_ca, "PEM of the authorities of client certificates"),
+    setting!(tls_client_auth, "optional|required", plain, security.tls_client_auth, "whether clients must have one"),
+    setting!(reload_interval, "TIME", time, security.reload_interval, "how often certificates are looked at"),
+    setting!(handshake_timeout, "TIME", time, security.handshake_timeout, "time that opening a connection may take"),
+    setting!(handshakes_max, "COUNT", plain, security.handshakes_max, "TLS handshakes at once"),
+    setting!(
+        connections_per_address,
+        "COUNT",
+        plain,
+        security.connections_per_address,
+        "connections of one address at once; 0 for no limit"
+    ),
+    setting!(
+        connection_age_max,
+        "TIME|never",
+        repeat,
+        security.connection_age_max,
+        "age at which a connection takes no more calls"
+    ),
+    setting!(
+        connection_age_grace,
+        "TIME",
+        time,
+        security.connection_age_grace,
+        "time that the open calls of such a connection have"
+    ),
     setting!(log, "FILTER", plain, log, "what is logged, e.g. info or quipu=debug"),
     setting!(log_format, "auto|text|json", format, log_format, "how; auto is text on a terminal, JSON elsewhere"),
     setting!(serving_loops, "COUNT", plain, serving_loops, "single-threaded loops that serve; 0 is half the cores"),
@@ -292,6 +329,11 @@ pub const SETTINGS: [Setting; 38] = [
     ),
     setting!(retention_interval, "TIME|never", repeat, retention_interval, "how often the rules are applied by itself"),
     setting!(reserve_bytes, "SIZE", wide, store.reserve_bytes, "space kept back so that a full disk can be opened"),
+    setting!(seal, "true|false", plain, store.seal, "seal finished journal segments in the background"),
+    setting!(seal_batch_bytes, "SIZE", wide, store.seal_batch_bytes, "journal sealed at once; also memory for it"),
+    setting!(seal_idle, "TIME", time, store.seal_idle, "time without an append until the rest is sealed; 0s is never"),
+    setting!(seal_bytes_per_second, "SIZE", wide, store.seal_bytes_per_second, "speed of sealing while appends run"),
+    setting!(seal_level, "COUNT", plain, store.seal_level, "compression of sealed segments, zstd's 1 to 19"),
 ];
 
 /// Where values come from besides the defaults; tests pass their own.

@@ -1,11 +1,11 @@
-//! `quipu import`: session files of the reference harness, into a server.
+//! `quipu import`: session files of the reference harness and transcripts of others, into a server.
 
 use std::fs::File;
 use std::io::BufReader;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail};
-use clap::Args;
+use clap::{Args, ValueEnum};
 use serde_json::json;
 
 use super::Target;
@@ -13,8 +13,9 @@ use super::command::{Batch, connect, head, refusal};
 use super::gauge::Gauge;
 use super::text::shown;
 use crate::codec::Chain;
-use crate::model::SessionId;
-use crate::portable::dsh::{self, ReadOptions, Scan};
+use crate::model::{Event, Header, SessionId};
+use crate::portable::dsh::{self, ReadOptions};
+use crate::portable::foreign::{self, Fate, Harness, Mapped};
 use crate::rpc::client::{self, Client};
 use crate::rpc::pb;
 
@@ -23,14 +24,30 @@ pub(super) struct ImportArgs {
     /// Session files.
     #[arg(required = true)]
     files: Vec<PathBuf>,
+    /// Which harness wrote them.
+    #[arg(long, value_name = "HARNESS", value_enum, default_value = "dsh")]
+    from: From,
     /// Give the session this id instead of the file's own; one file only.
     #[arg(long, value_name = "ID")]
     id: Option<String>,
     /// Working directory to use instead of the file's own.
     #[arg(long, value_name = "PATH")]
     cwd: Option<String>,
+    /// Import a transcript although lines of it are damaged: without what they said.
+    #[arg(long)]
+    skip_damaged: bool,
     #[command(flatten)]
     target: Target,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum From {
+    /// The reference harness.
+    Dsh,
+    /// claude-code.
+    ClaudeCode,
+    /// codex.
+    Codex,
 }
 
 pub(super) async fn import(args: ImportArgs) -> anyhow::Result<()> {
@@ -42,7 +59,16 @@ pub(super) async fn import(args: ImportArgs) -> anyhow::Result<()> {
     let mut client = connect(&args.target).await?;
     let mut failed = 0;
     for path in &args.files {
-        match import_file(path, &options, &mut client, &args.target.namespace).await {
+        let source = match args.from {
+            From::Dsh => Source::dsh(path, &options),
+            From::ClaudeCode => Source::foreign(path, Harness::ClaudeCode, &options, args.skip_damaged),
+            From::Codex => Source::foreign(path, Harness::Codex, &options, args.skip_damaged),
+        };
+        let imported = match source {
+            Ok(source) => import_file(source, &mut client, &args.target.namespace).await,
+            Err(error) => Err(error),
+        };
+        match imported {
             // The import goes on although nobody reads what it says.
             Ok(report) => drop(report.print(path, args.target.json)),
             Err(error) => {
@@ -57,69 +83,130 @@ pub(super) async fn import(args: ImportArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// A file that was judged as a whole, and its events from a second pass.
+pub(super) struct Source {
+    pub(super) id: SessionId,
+    pub(super) header: Header,
+    /// How many events.
+    pub(super) events: u64,
+    /// What an operator should know.
+    pub(super) notes: Vec<String>,
+    /// The same, of single records.
+    records: Vec<foreign::Entry>,
+    pub(super) stream: Box<dyn Iterator<Item = anyhow::Result<Event>>>,
+}
+
+fn open(path: &Path) -> anyhow::Result<BufReader<File>> {
+    Ok(BufReader::with_capacity(1 << 20, File::open(path)?))
+}
+
+impl Source {
+    pub(super) fn dsh(path: &Path, options: &ReadOptions) -> anyhow::Result<Self> {
+        let scan = dsh::scan(dsh::open(open(path)?, options)?, options)?;
+        let stream = dsh::events(dsh::open(open(path)?, options)?, &scan);
+        Ok(Self {
+            id: scan.id,
+            header: scan.header,
+            events: scan.events,
+            notes: scan.notes.iter().map(ToString::to_string).collect(),
+            records: Vec::new(),
+            stream: Box::new(stream.map(|event| Ok(event?))),
+        })
+    }
+
+    fn foreign(path: &Path, harness: Harness, options: &ReadOptions, skip_damaged: bool) -> anyhow::Result<Self> {
+        let mut records = foreign::records(open(path)?, harness);
+        records.by_ref().try_for_each(|event| event.map(drop))?;
+        let Mapped { id, id_problem, mut header, events, report } = records.mapped();
+        if !skip_damaged && report.damaged().next().is_some() {
+            let lines: Vec<_> = report.damaged().map(ToString::to_string).collect();
+            bail!("{}; nothing was imported; --skip-damaged goes on without them", lines.join("; "));
+        }
+        let id = match (&options.id, id, id_problem) {
+            (Some(id), ..) => id.clone(),
+            (None, Some(id), _) => id,
+            (None, None, Some(problem)) => return Err(problem).context("give it another id with --id"),
+            (None, None, None) => bail!("no record names a session; give it an id with --id"),
+        };
+        header.cwd = options.cwd.clone().or(header.cwd);
+        header.check()?;
+        let stream = foreign::records(open(path)?, harness);
+        Ok(Self {
+            id,
+            header,
+            events,
+            notes: vec![format!("{} records", report.records)],
+            records: report.entries,
+            stream: Box::new(stream.map(|event| Ok(event?))),
+        })
+    }
+}
+
 struct Report {
-    scan: Scan,
+    id: String,
+    events: u64,
     stored: u64,
+    notes: Vec<String>,
+    records: Vec<foreign::Entry>,
     head: pb::Head,
 }
 
 impl Report {
     fn print(&self, path: &Path, as_json: bool) -> std::io::Result<()> {
-        let notes: Vec<_> = self.scan.notes.iter().map(ToString::to_string).collect();
-        let path = path.display().to_string();
-        let (id, events) = (self.scan.id.as_str(), self.scan.events);
+        let (path, id, events) = (path.display().to_string(), &self.id, self.events);
         if as_json {
             let chain = super::text::hex(&self.head.chain);
+            let records: Vec<_> = self.records.iter().map(entry_json).collect();
             return say!(
                 "{}",
-                json!({"file": path, "session_id": id, "events": events, "appended": self.stored, "chain": chain, "notes": notes})
+                json!({"file": path, "session_id": id, "events": events, "appended": self.stored, "chain": chain,
+                    "notes": self.notes, "records": records})
             );
         }
         let present = events - self.stored;
         say!("{}: {} events as session {} ({present} were there)", shown(&path), events, shown(id))?;
-        notes.iter().try_for_each(|note| say!("  note: {}", shown(note)))
+        self.notes.iter().try_for_each(|note| say!("  note: {}", shown(note)))?;
+        self.records.iter().try_for_each(|entry| say!("  {}", shown(&entry.to_string())))
     }
 }
 
-fn open(path: &Path, options: &ReadOptions) -> anyhow::Result<dsh::Input<BufReader<File>>> {
-    let file = BufReader::with_capacity(1 << 20, File::open(path)?);
-    Ok(dsh::open(file, options)?)
+fn entry_json(entry: &foreign::Entry) -> serde_json::Value {
+    let why = match &entry.fate {
+        Fate::NoPlace(why) | Fate::Repeated(why) | Fate::Part(_, why) | Fate::Damaged(why) => why.as_str(),
+        Fate::Torn => "",
+    };
+    json!({"line": entry.line, "record": entry.record, "fate": entry.fate.name(), "why": why})
 }
 
-async fn import_file(
-    path: &Path,
-    options: &ReadOptions,
-    client: &mut Client,
-    namespace: &str,
-) -> anyhow::Result<Report> {
-    let scan = dsh::scan(open(path, options)?, options)?;
+async fn import_file(source: Source, client: &mut Client, namespace: &str) -> anyhow::Result<Report> {
+    let Source { id, header, events, notes, records, stream } = source;
     let request = pb::CreateSessionRequest {
         namespace: namespace.to_owned(),
-        header: Some(client::header(scan.id.as_str(), scan.header.clone())),
+        header: Some(client::header(id.as_str(), header)),
         profile: None,
         claim: None,
     };
     client.sessions.create_session(request).await.map_err(|status| refusal(&status))?;
-    let present = head(client, namespace, scan.id.as_str()).await?;
-    let mut import = Import { present, chain: Chain::START, next_seq: 0, gauge: Gauge::of_events(scan.events) };
+    let present = head(client, namespace, id.as_str()).await?;
+    let mut import = Import { present, chain: Chain::START, next_seq: 0, gauge: Gauge::of_events(events) };
     let mut batch = Batch {
         namespace: namespace.to_owned(),
-        session_id: scan.id.as_str().to_owned(),
+        session_id: id.as_str().to_owned(),
         ack_level: pb::AckLevel::Durable,
         events: Vec::new(),
         bytes: 0,
         stored: 0,
     };
-    for event in dsh::events(open(path, options)?, &scan) {
+    for event in stream {
         import.take(event?, client, &mut batch).await?;
     }
     batch.send(client, &mut import.next_seq).await?;
     import.gauge.end();
-    if import.present.next_seq > scan.events {
-        bail!("the session has {} events, the file {}", import.present.next_seq, scan.events);
+    if import.present.next_seq > events {
+        bail!("the session has {} events, the file {events}", import.present.next_seq);
     }
-    let head = head(client, namespace, scan.id.as_str()).await?;
-    Ok(Report { stored: batch.stored, head, scan })
+    let head = head(client, namespace, id.as_str()).await?;
+    Ok(Report { id: id.as_str().to_owned(), events, stored: batch.stored, notes, records, head })
 }
 
 struct Import {
@@ -132,7 +219,7 @@ struct Import {
 
 impl Import {
     /// Passes over an event that the server has, comparing by the chain, or sends it.
-    async fn take(&mut self, event: crate::model::Event, client: &mut Client, batch: &mut Batch) -> anyhow::Result<()> {
+    async fn take(&mut self, event: Event, client: &mut Client, batch: &mut Batch) -> anyhow::Result<()> {
         self.gauge.step();
         if event.seq.get() >= self.present.next_seq {
             return batch.push(event.body, client, &mut self.next_seq, 500).await;

@@ -66,6 +66,18 @@ pub(super) mod path {
     }
 }
 
+/// A file, or none.
+#[allow(clippy::unnecessary_wraps, reason = "all kinds of value share one signature")]
+pub(super) mod file {
+    use std::path::PathBuf;
+
+    pub(in crate::cli) use super::path::show;
+
+    pub(in crate::cli) fn parse(text: &str) -> Result<PathBuf, String> {
+        Ok(text.into())
+    }
+}
+
 #[allow(clippy::trivially_copy_pass_by_ref, reason = "all kinds of value share one signature")]
 pub(super) mod format {
     use crate::cli::config::LogFormat;

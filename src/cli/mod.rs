@@ -12,11 +12,13 @@ macro_rules! say {
     }};
 }
 
+mod certs;
 mod command;
 pub mod config;
 mod export;
 mod fork;
 mod gauge;
+mod guard;
 mod import;
 mod keep;
 mod kinds;
@@ -25,9 +27,11 @@ mod opening;
 mod owner;
 mod read;
 mod rules;
+pub mod security;
 mod serve;
 mod space;
 mod tail;
+mod target;
 mod text;
 mod view;
 mod watch;
@@ -37,6 +41,8 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
+
+use self::target::Target;
 
 /// Exit codes, as in the README.
 const REFUSED: u8 = 1;
@@ -116,10 +122,12 @@ enum Command {
     Retention(space::RetentionArgs),
     /// Show what sessions take, and what a purge would free.
     Du(space::DuArgs),
-    /// Import session files of the reference harness (JSONL, plain or zstd, packed rows or not).
+    /// Import session files of the reference harness (JSONL, plain or zstd, packed rows or not), or transcripts of
+    /// claude-code or codex (--from).
     ///
     /// Each file is checked as a whole before anything is stored. Repeating an import is harmless: what is there
-    /// already is compared by its chain and not sent again. A recording without seqs and times gets them.
+    /// already is compared by its chain and not sent again. A recording without seqs and times gets them. Of a transcript
+    /// every record without a place is named, and one with damaged lines is refused, unless --skip-damaged.
     Import(import::ImportArgs),
     /// Export sessions as files of the reference harness (JSONL), the form that import reads.
     ///
@@ -173,6 +181,11 @@ enum Command {
     ///
     /// Asks the same port as status. q, Esc or Ctrl-C end it.
     Top(watch::TopArgs),
+    /// Make a test authority and certificates that it signed.
+    ///
+    /// quipu certs DIR makes DIR/ca.pem and DIR/server.pem with their keys; --client NAME makes DIR/NAME.pem beside them.
+    /// An authority that is there already is used again. For tests: its key lies in a file.
+    Certs(certs::CertsArgs),
     /// Print a completion script: quipu completions bash > /etc/bash_completion.d/quipu
     Completions {
         /// The shell.
@@ -192,20 +205,6 @@ struct ServeArgs {
     /// Print the configuration as a TOML file, and exit.
     #[arg(long)]
     print_config: bool,
-}
-
-/// Where a client command connects, and how it prints.
-#[derive(Args)]
-struct Target {
-    /// The server.
-    #[arg(long, value_name = "URL", env = "QUIPU_ADDRESS", default_value = "http://127.0.0.1:7777", global = true)]
-    address: String,
-    /// The tenant.
-    #[arg(long, short, value_name = "NAME", env = "QUIPU_NAMESPACE", default_value = "default", global = true)]
-    namespace: String,
-    /// Print JSON.
-    #[arg(long, global = true)]
-    json: bool,
 }
 
 /// The whole program, from arguments to exit code.
@@ -230,6 +229,7 @@ pub fn main() -> ExitCode {
             clap_complete::generate(shell, &mut definition, "quipu", &mut script);
             std::io::stdout().write_all(&script).map_err(Into::into)
         }
+        Command::Certs(args) => certs::certs(&args),
         Command::Create(args) => run(command::create(args)),
         Command::Append(args) => run(command::append(args)),
         Command::Read(args) => run(read::read(args)),

@@ -13,6 +13,7 @@ use tokio_util::sync::CancellationToken;
 use tracing_subscriber::EnvFilter;
 
 use super::config::{self, Config, LogFormat, SETTINGS, Sources};
+use super::guard::Guard;
 use super::keep::Keeper;
 use super::{ServeArgs, USAGE, opening, text};
 use crate::ops::health::State;
@@ -139,6 +140,8 @@ async fn serve_until_told(
     drop(node.service.set(service.clone()));
     let mut wire = Wire::new(config.wire()).await;
     wire.tracer = tracer;
+    let guard = Guard::open(config, &node.metrics)?;
+    wire.tls = guard.tls();
     let wire = Arc::new(wire);
     let listener = loops::bind(config.listen).await.with_context(|| format!("listen = {}", config.listen))?;
     let address = listener.local_addr()?;
@@ -150,6 +153,7 @@ async fn serve_until_told(
     let keeper = Keeper::new(config, (node.clone(), service.clone(), wire.health.clone()));
     let keeper = tokio::spawn(keeper.keep(end.clone()));
     let retention = tokio::spawn(retain(service.clone(), config.retention_interval, end.clone()));
+    let guard = tokio::spawn(guard.keep(end.clone()));
     tracing::info!(%address, "serving");
     tokio::select! {
         () = signals.next() => {}
@@ -187,7 +191,7 @@ async fn serve_until_told(
         () = signals.next() => std::process::exit(INTERRUPTED),
     }
     // It was asked to end; how it did changes nothing any more.
-    drop((keeper.await, retention.await));
+    drop((keeper.await, retention.await, guard.await));
     loops.finish();
     let position = store.position().0;
     tracing::info!(position, flushed = position - durable.0, "closed");
@@ -204,9 +208,6 @@ fn announce(config: &Config, store: &LocalStore) {
         dir = %config.data_dir.display(),
         "the store is open"
     );
-    if config.insecure && !config.listen.ip().is_loopback() {
-        tracing::warn!(listen = %config.listen, "insecure: whoever reaches this address can read and write everything");
-    }
 }
 
 /// Applies the rules of retention now and then.

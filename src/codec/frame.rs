@@ -201,6 +201,11 @@ impl RecordHeader {
         put_checksum(out, stub);
     }
 
+    /// The seq after its events, if it holds events.
+    pub fn next_seq(&self) -> Seq {
+        Seq::saturating(self.first_seq.get().saturating_add(u64::from(self.count)))
+    }
+
     /// The part that the stub repeats.
     pub fn stub(&self) -> RecordStub {
         RecordStub {

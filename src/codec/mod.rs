@@ -11,10 +11,12 @@ pub mod frame;
 pub mod graft;
 pub mod ownership;
 pub mod rows;
+pub mod segment;
 pub mod summary;
 
 mod chain;
 mod reader;
+mod varint;
 
 pub use chain::Chain;
 pub use reader::Malformed;

@@ -68,6 +68,18 @@ catalog! {
         "open client connections";
     connections_accepted: Counter, Counter, "quipu_connections_accepted", "", [],
         "client connections that were accepted";
+    connections_refused: Family<Counter>, Counter, "quipu_connections_refused", "", ["why"],
+        "client connections that were not served: handshake, handshake_timeout, preface_timeout, address";
+
+    // Who may come in.
+    is_insecure: Gauge, Gauge, "quipu_insecure", "", [],
+        "1 when whoever reaches the node can read or write without being asked, on more than loopback";
+    certificate_expiry: Gauge, Gauge, "quipu_certificate_expiry_seconds", "seconds", [],
+        "when the certificate of the listener ends, in seconds since 1970; 0 without TLS";
+    reloads: Family<Counter>, Counter, "quipu_reloads", "", ["what"],
+        "times that changed files were put in force: tls, auth";
+    reload_failing: Family<Gauge>, Gauge, "quipu_reload_failing", "", ["what"],
+        "1 while changed files cannot be used and the old ones stay in force: tls, auth";
 
     // Appends and reads.
     append_events: Counter, Counter, "quipu_append_events", "", [],

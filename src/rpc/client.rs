@@ -1,8 +1,12 @@
 //! A client for the CLI, the tests and the benches; other programs may use it too.
 
+use std::task::{Context, Poll};
 use std::time::Duration;
 
-use tonic::transport::{Channel, Endpoint};
+use tonic::body::Body;
+use tonic::codegen::http::header::{AUTHORIZATION, HeaderValue};
+use tonic::codegen::http::{Request, Response};
+use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity};
 
 use super::convert;
 use super::pb;
@@ -14,7 +18,9 @@ use super::pb::log_service_client::LogServiceClient;
 use super::pb::owner_service_client::OwnerServiceClient;
 use super::pb::session_service_client::SessionServiceClient;
 use super::pb::view_service_client::ViewServiceClient;
+use super::status;
 use crate::model::{Event, Header, NewEvent};
+use crate::service::Reason;
 
 /// Largest message that is received: the largest event that a server can be configured for, with its envelope.
 const MESSAGE_BYTES_MAX: usize = 72 << 20;
@@ -23,37 +29,119 @@ const MESSAGE_BYTES_MAX: usize = 72 << 20;
 #[derive(Clone, Debug)]
 pub struct Client {
     /// Sessions by name.
-    pub sessions: SessionServiceClient<Channel>,
+    pub sessions: SessionServiceClient<Caller>,
     /// Events.
-    pub log: LogServiceClient<Channel>,
+    pub log: LogServiceClient<Caller>,
     /// Everything that is committed.
-    pub feed: FeedServiceClient<Channel>,
+    pub feed: FeedServiceClient<Caller>,
     /// What logs mean.
-    pub views: ViewServiceClient<Channel>,
+    pub views: ViewServiceClient<Caller>,
     /// Forks.
-    pub forks: ForkServiceClient<Channel>,
+    pub forks: ForkServiceClient<Caller>,
     /// Space.
-    pub admin: AdminServiceClient<Channel>,
+    pub admin: AdminServiceClient<Caller>,
     /// Who writes.
-    pub owners: OwnerServiceClient<Channel>,
+    pub owners: OwnerServiceClient<Caller>,
     /// Logs, balanced.
-    pub faces: FaceServiceClient<Channel>,
+    pub faces: FaceServiceClient<Caller>,
+}
+
+/// What a client needs to be let in.
+#[derive(Clone, Default)]
+pub struct Access {
+    /// PEM of the authorities that the server's certificate comes from; `https` needs them.
+    pub ca: Option<Vec<u8>>,
+    /// PEM of a certificate and of its key.
+    pub identity: Option<(Vec<u8>, Vec<u8>)>,
+    /// Sent with every call.
+    pub token: Option<String>,
+}
+
+/// A channel whose calls carry a token, if there is one.
+#[derive(Clone, Debug)]
+pub struct Caller {
+    channel: Channel,
+    token: Option<HeaderValue>,
+}
+
+impl Caller {
+    /// Over a channel; `None` when the token cannot stand in a header.
+    pub fn new(channel: Channel, token: Option<&str>) -> Option<Self> {
+        let header = |token: &str| {
+            let mut header = HeaderValue::from_str(&format!("Bearer {token}")).ok()?;
+            header.set_sensitive(true);
+            Some(header)
+        };
+        let token = match token {
+            Some(token) => Some(header(token)?),
+            None => None,
+        };
+        Some(Self { channel, token })
+    }
+}
+
+impl tower::Service<Request<Body>> for Caller {
+    type Response = Response<Body>;
+    type Error = tonic::transport::Error;
+    type Future = tonic::transport::channel::ResponseFuture;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
+        tower::Service::poll_ready(&mut self.channel, cx)
+    }
+
+    fn call(&mut self, mut request: Request<Body>) -> Self::Future {
+        if let Some(token) = &self.token {
+            request.headers_mut().insert(AUTHORIZATION, token.clone());
+        }
+        tower::Service::call(&mut self.channel, request)
+    }
+}
+
+/// Why there is no connection.
+#[derive(Debug, thiserror::Error)]
+pub enum Unreachable {
+    /// The other end, or the way to it.
+    #[error(transparent)]
+    Transport(#[from] tonic::transport::Error),
+    /// The address asks for encryption.
+    #[error("https needs the certificate of the server's authority (--ca)")]
+    NoAuthority,
+    /// It would not arrive as it is.
+    #[error("the token has characters that a header cannot carry")]
+    Token,
 }
 
 impl Client {
     /// Connects to `http://host:port`.
-    pub async fn connect(address: &str) -> Result<Self, tonic::transport::Error> {
-        let channel = Endpoint::new(address.to_owned())?
+    pub async fn connect(address: &str) -> Result<Self, Unreachable> {
+        Self::connect_as(address, &Access::default()).await
+    }
+
+    /// Connects to `http://host:port` or `https://host:port`.
+    pub async fn connect_as(address: &str, access: &Access) -> Result<Self, Unreachable> {
+        let mut endpoint = Endpoint::new(address.to_owned())?
             .connect_timeout(Duration::from_secs(5))
             .http2_keep_alive_interval(Duration::from_secs(30))
-            .tcp_nodelay(true)
-            .connect()
-            .await?;
-        Ok(Self::over(channel))
+            .tcp_nodelay(true);
+        if address.starts_with("https:") {
+            let ca = access.ca.as_ref().ok_or(Unreachable::NoAuthority)?;
+            let mut tls = ClientTlsConfig::new().ca_certificate(Certificate::from_pem(ca));
+            if let Some((cert, key)) = &access.identity {
+                tls = tls.identity(Identity::from_pem(cert, key));
+            }
+            endpoint = endpoint.tls_config(tls)?;
+        }
+        let caller = Caller::new(endpoint.connect().await?, access.token.as_deref());
+        Ok(Self::with(caller.ok_or(Unreachable::Token)?))
     }
 
     /// Over a channel that is there already.
     pub fn over(channel: Channel) -> Self {
+        Self::with(Caller { channel, token: None })
+    }
+
+    /// Over a channel, with a token.
+    pub fn with(channel: Caller) -> Self {
         Self {
             sessions: SessionServiceClient::new(channel.clone()).max_decoding_message_size(MESSAGE_BYTES_MAX),
             log: LogServiceClient::new(channel.clone()).max_decoding_message_size(MESSAGE_BYTES_MAX),
@@ -85,4 +173,12 @@ pub fn new_event(event: NewEvent) -> pb::NewEvent {
 /// An event as it came from ReadFrom; `None` when it breaks the contract of the wire.
 pub fn event(event: pb::Event) -> Option<Event> {
     convert::event(0, event).ok()
+}
+
+/// The reason that an `ErrorInfo` names; `None` when it is not ours, or newer than this version.
+pub fn reason(domain: &str, name: &str) -> Option<Reason> {
+    if domain != status::DOMAIN {
+        return None;
+    }
+    Reason::ALL.into_iter().find(|reason| status::name_of(*reason) == name)
 }

@@ -7,30 +7,25 @@
 //! served by a node whose disk stalls.
 
 use std::io;
-use std::net::SocketAddr;
-use std::pin::Pin;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::task::{Context, Poll, ready};
 use std::thread::JoinHandle;
 
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::{Builder, Handle};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
-use tokio_stream::StreamExt;
-use tokio_stream::wrappers::UnboundedReceiverStream;
-use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
-use tonic::transport::server::{Connected, TcpConnectInfo};
+use tokio_util::sync::CancellationToken;
 
+use super::connection::{Addresses, Arrivals, Seat};
 use super::server::Wire;
-use crate::metrics::Metrics;
 use crate::service::Service;
 
 /// The loops of a node.
 pub struct Loops {
     serving: Vec<Loop>,
     standby: Loop,
+    addresses: Arc<Addresses>,
     /// Ends the acceptance of calls; open ones go on.
     end: CancellationToken,
     /// Ends the loops themselves, once nothing is left to do on them.
@@ -55,7 +50,8 @@ impl Loops {
         let serving = (0..count.max(1)).map(|n| start(format!("quipu-loop-{n}"), None));
         let serving = serving.collect::<io::Result<Vec<_>>>()?;
         let standby = start("quipu-standby".to_owned(), serving.first().map(|first| &first.handle))?;
-        Ok(Self { serving, standby, end, finish })
+        let addresses = Addresses::new(wire.options.connections_per_address);
+        Ok(Self { serving, standby, addresses, end, finish })
     }
 
     /// Accepts connections until the acceptance of calls ends; at most `connections_max` at once.
@@ -71,7 +67,7 @@ impl Loops {
                 } => accepted,
             };
             match accepted {
-                (Ok(permit), Ok((stream, _))) => self.place(stream, permit, service),
+                (Ok(permit), Ok((stream, from))) => self.place((stream, from.ip()), permit, service),
                 (_, Err(error)) => {
                     // Out of descriptors, or the peer was gone already. Neither ends the server.
                     tracing::warn!(%error, "a connection could not be accepted");
@@ -82,14 +78,14 @@ impl Loops {
         }
     }
 
-    fn place(&self, stream: TcpStream, permit: OwnedSemaphorePermit, service: &Service) {
+    fn place(&self, (stream, from): (TcpStream, IpAddr), permit: OwnedSemaphorePermit, service: &Service) {
+        let metrics = service.metrics().clone();
+        let Some(address) = self.addresses.take(from) else {
+            return metrics.connections_refused.with(&["address"]).inc();
+        };
         let least = self.serving.iter().min_by_key(|serving| serving.count.load(Ordering::Relaxed));
         let target = least.filter(|_| !service.is_stalled()).unwrap_or(&self.standby);
-        target.count.fetch_add(1, Ordering::Relaxed);
-        let metrics = service.metrics().clone();
-        metrics.connections_accepted.inc();
-        metrics.connections.inc();
-        let seat = Seat { count: target.count.clone(), metrics, _permit: permit };
+        let seat = Seat::take(target.count.clone(), metrics, (address, permit));
         // Answers must not wait for more of them. A socket that refuses is on its way out anyway.
         let stream = stream.set_nodelay(true).and_then(|()| stream.into_std());
         let placed = stream.map(|stream| target.connections.send((stream, seat)));
@@ -130,9 +126,7 @@ impl Loop {
         let handle = runtime.handle().clone();
         let service = service.led_by(leader.unwrap_or_else(|| handle.clone()));
         let serve = async move {
-            let ends = end.clone();
-            let incoming = UnboundedReceiverStream::new(incoming)
-                .map(move |(stream, seat)| Connection::new(stream, seat, ends.clone()));
+            let incoming = Arrivals::new(incoming, wire.tls.clone(), (wire.options.ages(), end.clone()));
             let router = match wire.router(service) {
                 Ok(router) => router,
                 Err(error) => return tracing::error!(%error, "the services cannot be described"),
@@ -154,101 +148,6 @@ impl Loop {
             runtime.shutdown_timeout(std::time::Duration::from_secs(1));
         })?;
         Ok(Self { connections, count: Arc::default(), handle, thread, served })
-    }
-}
-
-/// The place that a connection takes: one of its loop's, and one of the node's.
-struct Seat {
-    count: Arc<AtomicUsize>,
-    metrics: Arc<Metrics>,
-    _permit: OwnedSemaphorePermit,
-}
-
-impl Drop for Seat {
-    fn drop(&mut self) {
-        self.count.fetch_sub(1, Ordering::Relaxed);
-        self.metrics.connections.dec();
-    }
-}
-
-/// A connection with its seat.
-struct Connection {
-    stream: TcpStream,
-    /// Runs once the sending side is closed.
-    linger: Option<Pin<Box<tokio::time::Sleep>>>,
-    /// The end of the server, for a client that has said nothing yet: no goodbye reaches it, so it must not be waited
-    /// for.
-    silent: Option<Pin<Box<WaitForCancellationFutureOwned>>>,
-    _seat: Seat,
-}
-
-/// How long a closed connection is still read from. Closing a socket with unread bytes (a window update is enough)
-/// resets it, and the client loses what was on its way: the end of its stream, for one.
-const LINGER: std::time::Duration = std::time::Duration::from_secs(1);
-
-impl Connection {
-    fn new(stream: std::net::TcpStream, seat: Seat, end: CancellationToken) -> io::Result<Self> {
-        let silent = Some(Box::pin(end.cancelled_owned()));
-        Ok(Self { stream: TcpStream::from_std(stream)?, linger: None, silent, _seat: seat })
-    }
-}
-
-impl Connected for Connection {
-    type ConnectInfo = TcpConnectInfo;
-
-    fn connect_info(&self) -> TcpConnectInfo {
-        self.stream.connect_info()
-    }
-}
-
-impl AsyncRead for Connection {
-    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        if Pin::new(&mut self.stream).poll_read(cx, buf)?.is_ready() {
-            self.silent = None;
-            return Poll::Ready(Ok(()));
-        }
-        // Nothing read is the end of what the client sends.
-        self.silent.as_mut().map_or(Poll::Pending, |end| end.as_mut().poll(cx).map(Ok))
-    }
-}
-
-impl AsyncWrite for Connection {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(cx, buf)
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(cx)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        if self.linger.is_none() {
-            ready!(Pin::new(&mut self.stream).poll_shutdown(cx))?;
-            self.linger = Some(Box::pin(tokio::time::sleep(LINGER)));
-        }
-        loop {
-            let mut bytes = [0; 1024];
-            let mut unread = ReadBuf::new(&mut bytes);
-            match Pin::new(&mut self.stream).poll_read(cx, &mut unread) {
-                Poll::Ready(Ok(())) if !unread.filled().is_empty() => {}
-                // The client closed its side too, or is gone.
-                Poll::Ready(_) => return Poll::Ready(Ok(())),
-                Poll::Pending => break,
-            }
-        }
-        self.linger.as_mut().map_or(Poll::Ready(Ok(())), |linger| linger.as_mut().poll(cx).map(Ok))
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bufs: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write_vectored(cx, bufs)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.stream.is_write_vectored()
     }
 }
 

@@ -5,10 +5,12 @@
 //! way out.
 
 pub mod client;
+pub mod connection;
 pub mod loops;
 pub mod observe;
 pub mod origin;
 pub mod server;
+pub mod tls;
 
 mod admin;
 mod append_stream;

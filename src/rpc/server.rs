@@ -16,6 +16,7 @@ use tower_http::cors::{AllowOrigin, CorsLayer};
 
 use super::admin::Admin;
 use super::changes::Feeds;
+use super::connection::Ages;
 use super::faces::Faces;
 use super::forks::Forks;
 use super::log::Log;
@@ -31,6 +32,7 @@ use super::pb::owner_service_server::OwnerServiceServer;
 use super::pb::session_service_server::SessionServiceServer;
 use super::pb::view_service_server::ViewServiceServer;
 use super::sessions::Sessions;
+use super::tls::Tls;
 use super::views::Views;
 use crate::service::Service;
 
@@ -49,6 +51,20 @@ pub struct Options {
     pub reflection: bool,
     /// Pages that may call over gRPC-web, by their origin; `*` for any. Without one, no page may.
     pub web_origins: Vec<String>,
+    /// Time until a new connection must speak HTTP/2.
+    pub preface_timeout: Duration,
+    /// Connections of one address at once; 0 for as many as there are.
+    pub connections_per_address: usize,
+    /// Age at which a connection takes no more calls.
+    pub age_max: Option<Duration>,
+    /// Time that its open calls then have.
+    pub age_grace: Duration,
+}
+
+impl Options {
+    pub(super) fn ages(&self) -> Ages {
+        Ages { preface: self.preface_timeout, end: self.age_max.map(|age| age.saturating_add(self.age_grace)) }
+    }
 }
 
 /// What stands before the services: gRPC-web and its rules, if pages may call.
@@ -56,7 +72,7 @@ type Web = Either<Stack<GrpcWebLayer, CorsLayer>, Identity>;
 
 /// What the connections of a node share, and the handles to end it.
 pub struct Wire {
-    options: Options,
+    pub(super) options: Options,
     health_service: HealthServer<tonic_health::server::HealthService>,
     /// Ends open streams.
     pub stop: CancellationToken,
@@ -66,6 +82,8 @@ pub struct Wire {
     pub health: HealthReporter,
     /// Traces calls, if anybody wants to know.
     pub tracer: Option<Arc<dyn Tracer>>,
+    /// Encrypts connections, if anything does.
+    pub tls: Option<Arc<Tls>>,
 }
 
 /// A router whose calls are all seen.
@@ -85,6 +103,7 @@ impl Wire {
             tasks: TaskTracker::new(),
             health,
             tracer: None,
+            tls: None,
         }
     }
 
@@ -161,7 +180,7 @@ fn web(origins: &[String]) -> Web {
 }
 
 fn server(options: &Options) -> Server {
-    Server::builder()
+    let server = Server::builder()
         .max_concurrent_streams(options.streams_max)
         .initial_stream_window_size(1 << 20)
         .initial_connection_window_size(8 << 20)
@@ -170,7 +189,12 @@ fn server(options: &Options) -> Server {
         .http2_keepalive_timeout(Some(Duration::from_secs(10)))
         .http2_max_header_list_size(16 << 10)
         .http2_max_pending_accept_reset_streams(Some(20))
-        .http2_max_local_error_reset_streams(Some(256))
+        .http2_max_local_error_reset_streams(Some(256));
+    // Without a grace of tonic's, which would leave out the word to the client that it should connect anew.
+    match options.age_max {
+        Some(age) => server.max_connection_age(age),
+        None => server,
+    }
 }
 
 /// Sets the health of the whole node and of its services.

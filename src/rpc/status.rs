@@ -63,6 +63,11 @@ pub(super) fn name(reason: pb::ErrorReason) -> &'static str {
     reason.as_str_name().trim_start_matches("ERROR_REASON_")
 }
 
+/// The name of a reason in [`ErrorInfo`].
+pub(super) fn name_of(reason: Reason) -> &'static str {
+    name(row(reason).1)
+}
+
 impl From<Error> for pb::StreamRefusal {
     fn from(error: Error) -> Self {
         let (code, reason) = row(error.reason);

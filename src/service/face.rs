@@ -94,7 +94,8 @@ impl Service {
             }
             let changes = changes(live, &closers)?;
             let session = live.session_when_durable(self.inner.store_id);
-            let waits = live.next_seq > live.durable_next_seq;
+            // What is told of an owner must be durable as well.
+            let waits = live.next_seq > live.durable_next_seq || !live.ownership.is_settled();
             let waiter = waits.then(|| self.committer.submit_all(&slot, changes, permit.take()));
             Ok(Some((Loaded { session, repaired: closers.len() as u64 }, waiter)))
         });

@@ -24,7 +24,7 @@ const SESSIONS_MAX: usize = 200;
 pub struct Feed {
     /// The first position whose change is kept.
     pub first_kept: Position,
-    /// The position of the last change when the reader came.
+    /// The position of the last change when the reader came, or was told how the sessions stand.
     pub began_at: Position,
     store: Arc<dyn Store>,
     store_id: [u8; 16],
@@ -98,6 +98,13 @@ impl Feed {
             let (store, next) = (self.store.clone(), self.next);
             if store.position() >= next {
                 let page = blocking(move || store.changes(next, PAGE_BYTES)).await??;
+                if page.first_kept > next {
+                    // What it comes to is compacted by now.
+                    self.began_at = self.store.position();
+                    self.next = Position(self.began_at.0 + 1);
+                    self.telling = Some(LogId(0));
+                    return self.tell(LogId(0)).await;
+                }
                 if let Some(last) = page.changes.last() {
                     self.metrics.feed_changes.add(last.through.0 + 1 - self.next.0);
                     self.next = Position(last.through.0 + 1);

@@ -92,7 +92,10 @@ impl Service {
         }
         let slot = self.inner.slots.get(&fork.key).await?;
         self.born(&fork.key, &slot).await?;
-        let parent = self.look_at_parent(&fork, &slot)?;
+        let parent = match self.look_at_parent(&fork, &slot) {
+            Ok(parent) => parent,
+            Err(error) => return Err(self.told(&slot, error).await),
+        };
         let (at, accepted) = (fork.at, parent.accepted);
         let log = accepted.log;
         let (boundary, extents) = blocking(move || {
@@ -104,7 +107,10 @@ impl Service {
         let profile = parent.birth.profile;
         let birth = Birth { key: child.clone(), incarnation: new_incarnation(), profile, header };
         let planned = Planned { log, boundary, extents, birth, request };
-        let queued = self.queue_fork(&fork, planned, (&slot, &child_slot))?;
+        let queued = match self.queue_fork(&fork, planned, (&slot, &child_slot)) {
+            Ok(queued) => queued,
+            Err(error) => return Err(self.told(&slot, error).await),
+        };
         let Some((waiter, forked)) = queued else {
             let forked = self.repeated_fork(&child_slot, (&child, request)).await?;
             return forked.ok_or_else(|| exists(&child));

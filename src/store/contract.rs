@@ -212,13 +212,14 @@ fn a_log_is_read_from_any_seq(h: &mut dyn Harness) {
 fn a_read_is_bounded_and_goes_on(h: &mut dyn Harness) {
     let mut a = Writer::new(h.store(), key("a"));
     h.store().commit(&[a.create()], 1).unwrap();
-    for _ in 0..20 {
-        h.store().commit(&[a.append(2, 400)], 2).unwrap();
+    for _ in 0..40 {
+        h.store().commit(&[a.append(2, 8000)], 2).unwrap();
     }
     h.between();
     assert_eq!(h.store().read(a.log, Seq::ZERO, 0).unwrap().len(), 1, "at least one run");
-    let bounded: usize = h.store().read(a.log, Seq::ZERO, 5000).unwrap().iter().map(|run| run.events.len()).sum();
-    assert!((1000..6000).contains(&bounded), "{bounded}");
+    // An engine may have joined small runs, to about 64 KiB.
+    let bounded: usize = h.store().read(a.log, Seq::ZERO, 100_000).unwrap().iter().map(|run| run.events.len()).sum();
+    assert!((20_000..180_000).contains(&bounded), "{bounded}");
     a.check(h.store());
 }
 

@@ -64,13 +64,13 @@ pub struct Remains {
     pub session: Session,
     /// Live sessions need the events below.
     pub needed_until: Seq,
-    /// From here on nobody needs anything; the start of a run. The session's end if all of it is needed.
+    /// From here on nobody needs anything. The session's end if all of it is needed.
     pub cut: Seq,
     /// The chain at the cut.
     pub chain: Chain,
     /// Events from the cut on.
     pub events: u64,
-    /// Stored bytes of those events.
+    /// Stored bytes of those events; of a run that they are a part of, as much as of its events.
     pub bytes: u64,
     /// Stored bytes of all that it holds.
     pub held_bytes: u64,

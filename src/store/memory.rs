@@ -10,6 +10,7 @@ use super::{
     Birth, Change, ChangePage, Committed, Damage, Extent, Found, Graft, Health, ListCursor, ListFilter, ListPage,
     LogId, NOTE_BYTES_MAX, Note, Position, Remains, Run, Session, Store, StoreError, extents,
 };
+use crate::codec::event::Skimmed;
 use crate::codec::{Chain, Summary};
 use crate::model::{Seq, SessionKey};
 
@@ -117,7 +118,7 @@ impl State {
     }
 
     fn purge(&mut self, log: LogId, (next_seq, chain): (Seq, Chain), position: Position) {
-        let is_less = |session: &&mut Session| next_seq < session.next_seq || next_seq <= session.shared_until;
+        let is_less = |session: &&mut Session| next_seq <= session.next_seq || next_seq <= session.shared_until;
         let Some(session) = self.deleted.get_mut(&log).filter(is_less) else { return };
         (session.next_seq, session.chain, session.position) = (next_seq, chain, position);
         session.marker = session.marker.filter(|marker| *marker < next_seq);
@@ -127,6 +128,12 @@ impl State {
             self.runs.remove(&log);
         } else if let Some(runs) = self.runs.get_mut(&log) {
             runs.retain(|first_seq, _| *first_seq < next_seq);
+            let end = Extent { log: log.0, until: next_seq, chain };
+            if let Some(last) = runs.values_mut().next_back().filter(|last| last.next_seq() > next_seq)
+                && let Ok(cut) = extents::clip(vec![last.clone()], &end)
+            {
+                cut.into_iter().for_each(|cut| *last = cut);
+            }
         }
     }
 
@@ -134,11 +141,11 @@ impl State {
         self.sessions.get(&log).or_else(|| self.deleted.get(&log))
     }
 
-    /// Live logs that share events of this one, each with the end of what it shares.
-    fn sharers(&self, log: LogId) -> impl Iterator<Item = Seq> {
+    /// What live logs share of this one.
+    fn sharers(&self, log: LogId) -> impl Iterator<Item = Extent> {
         let live = self.extents.iter().filter(|(child, _)| self.sessions.contains_key(child));
         let shared = live.filter_map(move |(_, extents)| extents.iter().find(|extent| extent.log == log.0));
-        shared.map(|extent| extent.until)
+        shared.copied()
     }
 
     fn read_own(&self, log: LogId, from: Seq, bytes_max: usize) -> Vec<Run> {
@@ -155,22 +162,25 @@ impl State {
     }
 
     fn remains_of(&self, session: &Session) -> Remains {
-        let needed_until = self.sharers(session.log).max().unwrap_or(Seq::ZERO);
-        let own_from = session.shared_until;
+        let needed = self.sharers(session.log).max_by_key(|extent| extent.until);
+        let needed_until = needed.map_or(Seq::ZERO, |extent| extent.until);
+        let cut = needed_until.max(session.shared_until).min(session.next_seq);
         let runs = self.runs.get(&session.log);
         let runs = || runs.into_iter().flatten().map(|(_, run)| run);
-        let unneeded = || runs().filter(|run| run.first_seq >= needed_until.max(own_from));
-        let cut = unneeded().next().map_or(session.next_seq, |run| run.first_seq);
-        let before = runs().filter(|run| run.next_seq() == cut).map(|run| run.chain).last();
+        let before = needed.filter(|extent| extent.until == cut).map(|extent| extent.chain);
         let inherited = self.extents.get(&session.log).and_then(|extents| extents.last()).map(|extent| extent.chain);
         let bytes = |run: &Run| run.events.len() as u64;
+        let unneeded = |run: &Run| {
+            let events = Skimmed::all(&run.events).filter(|event| event.seq >= cut);
+            events.map(|event| event.bytes as u64).sum::<u64>()
+        };
         Remains {
             session: session.clone(),
             needed_until,
             cut,
             chain: before.or(inherited).unwrap_or(Chain::START),
             events: session.next_seq.get() - cut.get(),
-            bytes: unneeded().map(bytes).sum(),
+            bytes: runs().map(unneeded).sum(),
             held_bytes: runs().map(bytes).sum(),
         }
     }

@@ -145,7 +145,7 @@ pub enum Change {
         /// The next shared events.
         copy: Option<Run>,
     },
-    /// A deleted log gives up its events from some seq on, the start of a run: [`Remains::cut`].
+    /// A deleted log gives up its events from some seq on: [`Remains::cut`].
     Purge {
         /// The log.
         log: LogId,
@@ -420,6 +420,16 @@ pub trait Store: Send + Sync {
 
     /// Identifies this store among all stores.
     fn id(&self) -> [u8; 16];
+
+    /// Rewrites what was committed before the call into its smallest form. Engines without one have nothing to do.
+    fn seal(&self) -> Result<(), StoreError> {
+        Ok(())
+    }
+
+    /// How far that has come.
+    fn sealing(&self) -> local::Sealing {
+        local::Sealing::default()
+    }
 
     /// Makes the next open cheap. The engine refuses commits afterwards.
     fn close(&self);

@@ -77,11 +77,13 @@ async fn receipts_add_up(store: Arc<dyn Store>) {
     let mut told: Vec<_> =
         receipts.iter().map(|one| (one.session_id.as_str(), one.from_seq, one.events, one.shared)).collect();
     told.sort_unstable();
-    // Whole runs go: the one that the child reaches into stays.
-    assert_eq!(told, [("a", 0, 100, false), ("b", 60, 40, true), ("c", 0, 100, false)]);
+    // Exactly what the child does not share goes.
+    assert_eq!(told, [("a", 0, 100, false), ("b", 50, 50, true), ("c", 0, 100, false)]);
     assert_eq!(receipts.iter().map(|one| one.bytes).sum::<u64>(), before.purgeable_bytes);
     let after = usage(&mut client).await;
-    assert_eq!(after.deleted_bytes, before.deleted_bytes - before.purgeable_bytes);
+    // A run that is shared in part is held as it is.
+    let left = before.deleted_bytes - before.purgeable_bytes;
+    assert!((left..left + before.deleted_bytes / 10).contains(&after.deleted_bytes), "{after:?} of {before:?}");
     assert_eq!((after.deleted_sessions, after.purgeable_bytes), (1, 0));
     assert!(purge(&mut client, false).await.is_empty(), "once is enough");
     let child = client.read(all_of("child")).await.unwrap();
@@ -90,7 +92,7 @@ async fn receipts_add_up(store: Arc<dyn Store>) {
     assert_eq!(chain_after(&child.start.chain_before, &child.events()), client.head("child").await.chain);
     client.remove("child").await.unwrap();
     let receipts = purge(&mut client, false).await;
-    assert_eq!(receipts.iter().map(|one| (one.events, one.shared)).collect::<Vec<_>>(), [(60, false), (1, false)]);
+    assert_eq!(receipts.iter().map(|one| (one.events, one.shared)).collect::<Vec<_>>(), [(50, false), (1, false)]);
     let end = usage(&mut client).await;
     assert_eq!((end.deleted_sessions, end.deleted_bytes, end.sessions, end.events), (0, 0, 1, 100));
     assert_eq!(client.read(all_of("d")).await.unwrap().events().len(), 100);

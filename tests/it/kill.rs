@@ -8,8 +8,19 @@ use crate::support::process::Process;
 use crate::support::{Random, python, run, run_long, setting};
 
 const WRITERS: u64 = 4;
-const SMALL: [&str; 8] =
-    ["--segment-bytes", "24MiB", "--spare-segments", "1", "--reserve-bytes", "0", "--checkpoint-interval", "200ms"];
+const SMALL: [&str; 10] = [
+    "--segment-bytes",
+    "24MiB",
+    "--spare-segments",
+    "1",
+    "--reserve-bytes",
+    "0",
+    "--checkpoint-interval",
+    "200ms",
+    // Every finished segment is sealed at once, so that kills hit the sealer too.
+    "--seal-batch-bytes",
+    "1MiB",
+];
 
 #[test]
 fn kill_9_under_load_loses_nothing_that_was_acknowledged() {

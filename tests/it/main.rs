@@ -1,7 +1,8 @@
 //! The promises, held against real servers: in-process over any engine, and as the `quipu` binary.
 //!
-//! Long forms: QUIPU_KILL_ROUNDS, QUIPU_POWER_CUTS; of followers: QUIPU_FOLLOW_CUTS, QUIPU_FOLLOWERS, QUIPU_FOLLOW_EVENTS,
-//! QUIPU_CROWD, QUIPU_CROWD_MIB, QUIPU_IDLE_FOLLOWERS, QUIPU_HAMMER_SECONDS. What a machine cannot do is skipped with a line `SKIPPED: why`,
+//! Long forms: QUIPU_KILL_ROUNDS, QUIPU_POWER_CUTS, QUIPU_RACE_ROUNDS; of followers: QUIPU_FOLLOW_CUTS, QUIPU_FOLLOWERS,
+//! QUIPU_FOLLOW_EVENTS, QUIPU_CROWD, QUIPU_CROWD_MIB, QUIPU_IDLE_FOLLOWERS, QUIPU_HAMMER_SECONDS. What a machine cannot
+//! do is skipped with a line `SKIPPED: why`,
 //! unless QUIPU_REQUIRE_ALL=1, which makes it fail.
 #![allow(
     clippy::pedantic,
@@ -19,13 +20,18 @@
 #[macro_use]
 mod support;
 
+#[path = "../checker/mod.rs"]
+mod checker;
+
 mod admin;
 mod append;
 mod append_stream;
 mod browser;
 mod cli;
+mod client;
 mod clients;
 mod cold;
+mod corpus;
 mod crowd;
 mod durability;
 mod faces;
@@ -40,10 +46,12 @@ mod owners;
 mod persistence;
 mod power;
 mod process;
+mod races;
 mod read;
 mod read_many;
 mod samples;
 mod scale;
+mod security;
 mod sessions;
 mod tailing;
 mod views;

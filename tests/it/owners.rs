@@ -11,6 +11,7 @@ use quipu::store::local::{LocalStore, Options as Local};
 use quipu::store::memory::MemoryStore;
 use tonic::{Code, Status};
 
+use crate::support::gate::GateStore;
 use crate::support::host::*;
 use crate::support::process::Process;
 use crate::support::{Calls, Node, Random, batch, notes, refused, run};
@@ -210,6 +211,50 @@ fn owners_outlive_the_server_with_their_epoch_their_trail_and_a_full_lease() {
     });
 }
 
+/// Racing hosts found it: a load of a balanced log had nothing to wait for, and told of an epoch that a crash at that
+/// moment would have taken back.
+#[test]
+fn no_face_tells_of_an_owner_before_its_epoch_is_durable() {
+    run(async {
+        let gate = Arc::new(GateStore::default());
+        let host = Arc::new(Host::over(gate.clone()));
+        host.create("s", Profile::Raw).await;
+        gate.shut();
+        let preparing = tokio::spawn({
+            let host = host.clone();
+            async move { host.prepare("s", claim("a", 60_000, None)).await.map(|prepared| prepared.epoch) }
+        });
+        gate.reached().await;
+        assert_eq!(host.head("s").await.owner, None);
+        assert_eq!(host.inspect("s").await.unwrap().session.head.owner, None);
+        let loading = tokio::spawn({
+            let host = host.clone();
+            async move { host.load("s").await.unwrap().session.head.owner.map(|holding| holding.owner.epoch) }
+        });
+        for _ in 0..100 {
+            tokio::task::yield_now().await;
+        }
+        assert!(!loading.is_finished(), "it told of an owner that was not durable");
+        // The refusals that name an owner wait as well; of a fork it was forgotten once.
+        let forking = tokio::spawn({
+            let host = host.clone();
+            async move { host.fork("s", "child", Some(7)).await }
+        });
+        let flushing = tokio::spawn({
+            let host = host.clone();
+            async move { host.service.flush(&key("s"), Some(7)).await.map(drop) }
+        });
+        for _ in 0..100 {
+            tokio::task::yield_now().await;
+        }
+        assert!(!forking.is_finished() && !flushing.is_finished(), "a refusal told of an owner that was not durable");
+        gate.open();
+        assert_eq!(reason(forking.await.unwrap()), Reason::Fenced);
+        assert_eq!(reason(flushing.await.unwrap()), Reason::Fenced);
+        assert_eq!((preparing.await.unwrap().unwrap(), loading.await.unwrap()), (1, Some(1)));
+    });
+}
+
 #[test]
 fn a_session_may_belong_to_its_creator_from_the_first_moment() {
     run(async {
@@ -304,7 +349,7 @@ fn racing_hosts_never_mix_their_epochs() {
             |event: &quipu::model::Event| std::str::from_utf8(&event.body.data).unwrap().parse::<u64>().unwrap();
         assert!(written.windows(2).all(|pair| epoch(&pair[0]) <= epoch(&pair[1])), "an old epoch after a new one");
         println!("{} epochs, {} events", epochs.len(), written.len());
-        assert!(written.len() > 20);
+        assert!(!written.is_empty(), "nobody had it long enough to write");
     });
 }
 

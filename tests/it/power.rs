@@ -16,7 +16,7 @@ use crate::support::process::Process;
 use crate::support::volume::Volume;
 use crate::support::{Calls, Random, all_of, batch, notes, refused, run, run_long, setting, stored};
 
-const SMALL: [&str; 10] = [
+const SMALL: [&str; 14] = [
     "--segment-bytes",
     "24MiB",
     "--batch-bytes-max",
@@ -27,6 +27,11 @@ const SMALL: [&str; 10] = [
     "1MiB",
     "--checkpoint-interval",
     "100ms",
+    // Every finished segment is sealed at once, so that cuts hit the sealer too.
+    "--seal-batch-bytes",
+    "1MiB",
+    "--seal-bytes-per-second",
+    "1GiB",
 ];
 const CALM: [&str; 10] = [
     "--segment-bytes",

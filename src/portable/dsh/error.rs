@@ -118,6 +118,12 @@ pub enum DshError {
         /// What came, as ECMAScript would print it.
         got: String,
     },
+    /// The file ends inside a line.
+    #[error("{line} has no end")]
+    Unfinished {
+        /// The line.
+        line: Line,
+    },
     /// A value that can be no event.
     #[error("{line} is `{found}`, which is no event")]
     NotAnEvent {

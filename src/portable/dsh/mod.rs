@@ -15,6 +15,7 @@ mod header;
 mod input;
 mod name;
 mod scan;
+mod whole;
 mod write;
 
 pub use cursor::{BadLine, Issue};
@@ -23,7 +24,9 @@ pub use events::{Events, events};
 pub use input::{Input, open};
 pub use name::file_name;
 pub use scan::{Note, Scan, scan};
+pub use whole::Whole;
 pub use write::{Omission, WriteOptions, Writer};
+pub(super) use write::{header_line, on_one_line};
 
 use crate::model::json::Value;
 use crate::model::{NewEvent, SessionId};

@@ -66,7 +66,8 @@ impl<W: Write> Writer<W> {
 
     /// Takes the next event; its seq must be the number of events before it.
     pub fn push(&mut self, event: Event) -> io::Result<()> {
-        let event = self.on_one_line(event);
+        let (event, was_broken) = on_one_line(event);
+        self.broken_lines += u64::from(was_broken);
         self.bytes += event.body.weight();
         self.batch.push(event);
         if self.bytes >= BATCH_BYTES || self.batch.len() >= BATCH_EVENTS { self.end_batch() } else { Ok(()) }
@@ -80,15 +81,9 @@ impl<W: Write> Writer<W> {
         Ok((self.out, labels.into_iter().chain(breaks).collect()))
     }
 
-    /// JSON has line breaks between tokens only: in a string they are escaped.
-    fn on_one_line(&mut self, event: Event) -> Event {
-        let is_break = |byte: &u8| matches!(byte, b'\n' | b'\r');
-        if !event.body.data.iter().any(is_break) {
-            return event;
-        }
-        self.broken_lines += 1;
-        let data: Vec<u8> = event.body.data.iter().map(|byte| if is_break(byte) { b' ' } else { *byte }).collect();
-        Event { body: NewEvent { data: data.into(), ..event.body }, ..event }
+    /// What is written to.
+    pub fn get_mut(&mut self) -> &mut W {
+        &mut self.out
     }
 
     fn end_batch(&mut self) -> io::Result<()> {
@@ -126,8 +121,19 @@ impl<W: Write> Writer<W> {
     }
 }
 
+/// An event that fits on a line, and whether it did not. JSON has line breaks between tokens only: in a string they are
+/// escaped.
+pub(in crate::portable) fn on_one_line(event: Event) -> (Event, bool) {
+    let is_break = |byte: &u8| matches!(byte, b'\n' | b'\r');
+    if !event.body.data.iter().any(is_break) {
+        return (event, false);
+    }
+    let data: Vec<u8> = event.body.data.iter().map(|byte| if is_break(byte) { b' ' } else { *byte }).collect();
+    (Event { body: NewEvent { data: data.into(), ..event.body }, ..event }, true)
+}
+
 /// The first line. A delegation depth that is absent is written as 0: the format demands one.
-fn header_line(id: &SessionId, header: &Header) -> String {
+pub(in crate::portable) fn header_line(id: &SessionId, header: &Header) -> String {
     let text = |key, value: &Option<String>| value.as_ref().map(|text| format!(",\"{key}\":{}", quote(text)));
     let members = [
         text("cwd", &header.cwd),

@@ -65,6 +65,8 @@ pub(in crate::service) struct Tail {
     bytes: usize,
     ended: Option<Ended>,
     members: Vec<Option<Member>>,
+    /// Followers that do not wait: counted, since each of many looks at every change.
+    busy: usize,
     budget: Budget,
 }
 
@@ -73,12 +75,13 @@ impl Tail {
     pub(in crate::service) fn new(durable: Seq, pending: impl Iterator<Item = Run>, budget: Budget) -> Self {
         let recent: VecDeque<_> = pending.map(|run| (run, None)).collect();
         let accepted = recent.back().map_or(durable, |(run, _)| run.next_seq());
-        Self { durable, accepted, recent, bytes: 0, ended: None, members: Vec::new(), budget }
+        Self { durable, accepted, recent, bytes: 0, ended: None, members: Vec::new(), busy: 0, budget }
     }
 
     /// Adds a follower that starts at `next`.
     pub(in crate::service) fn join(&mut self, next: Seq, wants_accepted: bool) -> usize {
         let member = Some(Member { wants_accepted, next, waiting: None });
+        self.busy += 1;
         if let Some(free) = self.members.iter().position(Option::is_none) {
             self.members[free] = member;
             return free;
@@ -89,9 +92,8 @@ impl Tail {
 
     /// Removes one.
     pub(in crate::service) fn leave(&mut self, member: usize) {
-        if let Some(member) = self.members.get_mut(member) {
-            *member = None;
-        }
+        let gone = self.members.get_mut(member).and_then(Option::take);
+        self.busy -= usize::from(gone.is_some_and(|member| member.waiting.is_none()));
         self.forget();
     }
 
@@ -115,7 +117,7 @@ impl Tail {
                 Some(ended) => return Look::Ended(ended),
                 None => {}
             }
-            member.waiting = Some(waker.clone());
+            self.busy -= usize::from(member.waiting.replace(waker.clone()).is_none());
             self.forget();
             return Look::Wait;
         }
@@ -173,7 +175,7 @@ impl Tail {
 
     /// Drops the durable runs when everybody has them.
     fn forget(&mut self) {
-        if self.members.iter().flatten().all(|member| member.waiting.is_some()) {
+        if self.busy == 0 {
             while self.recent.front().is_some_and(|(run, _)| run.next_seq() <= self.durable) {
                 self.drop_oldest();
             }
@@ -190,6 +192,9 @@ impl Tail {
 
     fn wake(&mut self, whom: impl Fn(&Member) -> bool) {
         let members = self.members.iter_mut().flatten().filter(|member| whom(member));
-        members.filter_map(|member| member.waiting.take()).for_each(Waker::wake);
+        for waker in members.filter_map(|member| member.waiting.take()) {
+            self.busy += 1;
+            waker.wake();
+        }
     }
 }

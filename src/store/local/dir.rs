@@ -5,6 +5,7 @@
 //! FORMAT       version and id of the store
 //! RESERVE      space that is given up when a full disk keeps the store from opening
 //! journal/     segment files: the truth
+//! segments/    sealed files: what finished journal segments became
 //! index/       finds things in the journal; can be deleted at any time
 //! quarantine/  what was put aside: torn ends of the journal, unusable indexes
 //! ```
@@ -17,8 +18,10 @@ use super::OpenError;
 use super::replay::{Spot, TornTail};
 use super::segment::Segment;
 
-/// The version of the layout.
-const FORMAT: u32 = 1;
+/// The version of the layout: 1 has a journal only, 2 may have sealed files in place of some of it.
+const FORMAT: u32 = 2;
+/// The oldest version that this one reads.
+const FORMAT_MIN: u32 = 1;
 /// Bytes of a torn end that are kept as evidence.
 const EVIDENCE_BYTES_MAX: u64 = 16 << 20;
 
@@ -52,7 +55,7 @@ impl DataDir {
             lock.set_len(0).and_then(|()| lock.seek(SeekFrom::Start(0))).and_then(|_| lock.write_all(text.as_bytes())),
         );
         let dir = Self { root: root.to_owned(), _lock: lock };
-        for part in [dir.journal(), dir.quarantine()] {
+        for part in [dir.journal(), dir.segments(), dir.quarantine()] {
             fs::create_dir_all(part)?;
         }
         Ok(dir)
@@ -60,6 +63,10 @@ impl DataDir {
 
     pub(super) fn journal(&self) -> PathBuf {
         self.root.join("journal")
+    }
+
+    pub(super) fn segments(&self) -> PathBuf {
+        self.root.join("segments")
     }
 
     pub(super) fn index(&self) -> PathBuf {
@@ -74,18 +81,23 @@ impl DataDir {
     pub(super) fn identity(&self, has_journal: bool) -> Result<[u8; 16], OpenError> {
         let path = self.root.join("FORMAT");
         match fs::read_to_string(&path) {
-            Ok(text) => parse_format(&text, &path),
+            Ok(text) => Ok(parse_format(&text, &path)?.1),
             Err(e) if e.kind() == io::ErrorKind::NotFound && !has_journal => {
                 let id = crate::store::new_incarnation();
-                let content = format!("quipu store\nformat {FORMAT}\nid {id}\n");
-                let text = format!("{content}checksum {:08x}\n", crc32c::crc32c(content.as_bytes()));
-                write_durably(&path, text.as_bytes())?;
+                write_durably(&path, format_text(id.0).as_bytes())?;
                 Ok(id.0)
             }
             Err(e) if e.kind() == io::ErrorKind::NotFound => Err(OpenError::NoFormat { path }),
             Err(e) if e.kind() == io::ErrorKind::InvalidData => Err(OpenError::DamagedFormat { path }),
             Err(e) => Err(e.into()),
         }
+    }
+
+    /// Says on disk that there may be sealed files: a quipu that knows none must not open the store any more.
+    pub(super) fn raise_format(&self) -> io::Result<()> {
+        let path = self.root.join("FORMAT");
+        let (version, id) = parse_format(&fs::read_to_string(&path)?, &path).map_err(io::Error::other)?;
+        if version < FORMAT { write_durably(&path, format_text(id).as_bytes()) } else { Ok(()) }
     }
 
     /// Fills the reserve up, as far as the disk allows.
@@ -169,7 +181,12 @@ fn write_durably(path: &Path, bytes: &[u8]) -> io::Result<()> {
     sync_dir(&path.parent().map(Path::to_owned).unwrap_or_default())
 }
 
-fn parse_format(text: &str, path: &Path) -> Result<[u8; 16], OpenError> {
+fn format_text(id: [u8; 16]) -> String {
+    let content = format!("quipu store\nformat {FORMAT}\nid {:032x}\n", u128::from_be_bytes(id));
+    format!("{content}checksum {:08x}\n", crc32c::crc32c(content.as_bytes()))
+}
+
+fn parse_format(text: &str, path: &Path) -> Result<(u32, [u8; 16]), OpenError> {
     let damaged = || OpenError::DamagedFormat { path: path.to_owned() };
     let at = text.find("checksum ").ok_or_else(damaged)?;
     let (content, checksum) = text.split_at(at);
@@ -178,9 +195,9 @@ fn parse_format(text: &str, path: &Path) -> Result<[u8; 16], OpenError> {
     }
     let field = |name: &str| content.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
     let version: u32 = field("format").and_then(|text| text.parse().ok()).ok_or_else(damaged)?;
-    if version != FORMAT {
+    if !(FORMAT_MIN..=FORMAT).contains(&version) {
         return Err(OpenError::OtherFormat { found: version, supported: FORMAT });
     }
     let id = field("id").and_then(|hex| u128::from_str_radix(hex, 16).ok()).ok_or_else(damaged)?;
-    Ok(id.to_be_bytes())
+    Ok((version, id.to_be_bytes()))
 }

@@ -6,6 +6,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 use parking_lot::Mutex;
@@ -47,11 +48,30 @@ struct Walk<'a> {
 }
 
 impl Shared {
+    /// Changes that are still in the journal. Those before the end of the last sealed file count as compacted, even where
+    /// a damaged segment stayed between others that went.
     pub(super) fn changes(&self, from: Position, bytes_max: usize) -> Result<ChangePage, StoreError> {
+        // Retiring may take away what is about to be read.
+        for _ in 0..3 {
+            let before = self.moves.load(Ordering::SeqCst);
+            let answer = self.changes_once(from, bytes_max);
+            if answer.is_ok() || self.moves.load(Ordering::SeqCst) == before {
+                return answer;
+            }
+        }
+        let _guard = self.checkpointing.lock();
+        self.changes_once(from, bytes_max)
+    }
+
+    fn changes_once(&self, from: Position, bytes_max: usize) -> Result<ChangePage, StoreError> {
         let end = self.view.read().table.cursor;
+        let sealed = self.sealer.last_journal();
         let numbers = segment::numbers(&self.dir.journal())?;
-        let numbers: Vec<u64> = numbers.into_iter().filter(|number| *number <= end.segment).collect();
-        let Some(first) = numbers.first() else { return Ok(ChangePage::default()) };
+        let numbers: Vec<u64> =
+            numbers.into_iter().filter(|number| *number > sealed && *number <= end.segment).collect();
+        let Some(first) = numbers.first() else {
+            return Ok(ChangePage { first_kept: Position(end.position + 1), changes: Vec::new() });
+        };
         let first_kept = self.first_position(*first, end)?;
         let from = from.0.max(first_kept);
         let mut page = ChangePage { first_kept: Position(first_kept), changes: Vec::new() };

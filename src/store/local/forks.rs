@@ -100,12 +100,15 @@ impl Entry {
     /// Takes the purge of a deleted log.
     pub(super) fn purge(&mut self, header: &RecordHeader) {
         let (session, cut) = (&mut self.session, header.first_seq);
-        let is_less = cut < session.next_seq || cut <= session.shared_until;
+        // Sealing may have left out already what is purged.
+        let is_less = cut <= session.next_seq || cut <= session.shared_until;
         if !self.deleted || !is_less {
             tracing::error!(log = header.log, "a purge of what is not there; nothing is removed");
             return;
         }
         (session.next_seq, session.chain) = (cut, header.chain);
+        // What was lost behind the cut is gone in any case.
+        self.damage = self.damage.filter(|damage| damage.good_next_seq < cut);
         session.position = session.position.max(Position(header.position));
         session.marker = session.marker.filter(|marker| *marker < cut);
         self.places.retain(|place| place.first_seq < cut);
@@ -245,21 +248,7 @@ impl Shared {
             };
             index.remains(after, count)?
         };
-        let with_chain = |mut remains: Remains| {
-            if remains.cut > remains.session.shared_until {
-                remains.chain = self.chain_before(remains.log(), remains.cut)?;
-            }
-            Ok(remains)
-        };
-        found.into_iter().map(with_chain).collect()
-    }
-
-    /// The chain at the end of the run that ends before `seq`, which must be one.
-    fn chain_before(&self, log: LogId, seq: Seq) -> Result<Chain, StoreError> {
-        let before = Seq::saturating(seq.get().saturating_sub(1));
-        let runs = self.read_own(log, before, 0)?;
-        let run = runs.first().filter(|run| run.next_seq() == seq);
-        run.map(|run| run.chain).ok_or_else(|| StoreError::Defect(format!("no run ends at seq {seq}")))
+        Ok(found)
     }
 }
 

@@ -84,6 +84,9 @@ pub(super) struct Mark {
     pub(super) shares: u64,
 }
 
+/// Rows that change together.
+pub(super) type Rows = sled::Batch;
+
 /// An open index.
 pub(super) struct Index {
     pub(super) db: sled::Db,
@@ -165,6 +168,8 @@ impl Index {
             None => Seq::ZERO,
             Some((key, block)) => last_place(&key, &block)?.next_seq(),
         };
+        // A sealed block may hold more than a purge left.
+        let end = if is_deleted { end.min(entry.session.next_seq) } else { end };
         // A session that lags behind its runs, or is ahead of them, is a page that went back in time.
         let marker = entry.session.marker.map_or(0, |marker| marker.get() + 1);
         if end.max(entry.session.shared_until).get().max(marker) == entry.session.next_seq.get() {
@@ -272,9 +277,12 @@ impl Index {
         })
     }
 
-    fn sync(&self) -> Result<(), Broken> {
-        self.db.flush()?;
-        self.file.sync_data().map_err(|e| Broken(e.to_string()))
+    /// Returns when everything written is on stable storage.
+    pub(super) fn sync(&self) -> Result<(), Broken> {
+        guarded(|| {
+            self.db.flush()?;
+            self.file.sync_data().map_err(|e| Broken(e.to_string()))
+        })
     }
 }
 

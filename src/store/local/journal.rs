@@ -102,6 +102,15 @@ impl Journal {
         Ok(written)
     }
 
+    /// Goes on in the next segment, unless nothing was written to this one.
+    pub(super) fn roll(&mut self) -> Result<(), StoreError> {
+        if self.cursor.offset > SEGMENT_HEADER_BYTES as u64 {
+            self.current = self.spares.take()?;
+            self.cursor = Cursor { segment: self.current.number, offset: SEGMENT_HEADER_BYTES as u64, ..self.cursor };
+        }
+        Ok(())
+    }
+
     /// Puts the records into the buffer, with offsets relative to the group.
     fn encode(&mut self, changes: &[Change]) -> Vec<Written> {
         self.buffer.clear();

@@ -20,6 +20,7 @@ mod replay;
 mod roll;
 mod rows;
 mod segment;
+mod segments;
 mod shares;
 mod table;
 
@@ -42,6 +43,8 @@ use self::journal::{Cursor, Journal, Spares};
 use self::open::{Opened, Rest};
 pub use self::options::{OpenError, Options, Recovery};
 use self::segment::Segment;
+use self::segments::Sealer;
+pub use self::segments::Sealing;
 use self::table::{Base, Content, Table};
 use super::{
     Change, ChangePage, Extent, Found, Health, ListCursor, ListFilter, ListPage, LogId, Note, Position, Remains, Run,
@@ -71,6 +74,11 @@ struct Shared {
     next_log: AtomicU64,
     rebuilds: AtomicU64,
     freezes: AtomicU64,
+    /// Changes of places; odd while some are on the move.
+    moves: AtomicU64,
+    /// The index covers all journal segments before this one, durably.
+    covered: AtomicU64,
+    sealer: Sealer,
     wake: Mutex<Wake>,
     woken: Condvar,
     checkpointing: Mutex<()>,
@@ -101,8 +109,10 @@ impl LocalStore {
     pub fn open_metered(root: &Path, options: Options, metrics: Arc<Metrics>) -> Result<Self, OpenError> {
         let dir = DataDir::take(root)?;
         let numbers = segment::numbers(&dir.journal())?;
-        let id = dir.identity(!numbers.is_empty())?;
-        let Opened { index, table, rest, recovery } = open::open(&dir, id, options.index_cache_bytes)?;
+        let has_sealed = std::fs::read_dir(dir.segments())?.next().is_some();
+        let id = dir.identity(!numbers.is_empty() || has_sealed)?;
+        let (files, last_file) = segments::catalog(&dir.segments(), id)?;
+        let Opened { index, table, rest, recovery } = open::open(&dir, (id, options.index_cache_bytes), &files)?;
         let Rest { current, cursor, spares, next_number } = rest;
         let header = SegmentHeader { store: id, segment: next_number, file_bytes: options.segment_bytes };
         let current = current.map_or_else(|| Segment::create(&dir.journal(), header).map(Arc::new), Ok)?;
@@ -124,6 +134,9 @@ impl LocalStore {
             next_log: next_log.into(),
             rebuilds: u64::from(recovery.rebuilt.is_some()).into(),
             freezes: AtomicU64::new(0),
+            moves: AtomicU64::new(0),
+            covered: AtomicU64::new(0),
+            sealer: Sealer::new(&dir.segments(), (files, last_file)),
             wake: Mutex::default(),
             woken: Condvar::new(),
             checkpointing: Mutex::default(),
@@ -168,7 +181,12 @@ fn start_threads(shared: &Arc<Shared>) -> io::Result<Vec<JoinHandle<()>>> {
         move || shared.checkpoint_until_closed()
     };
     let named = |name: &str| std::thread::Builder::new().name(name.to_owned());
-    Ok(vec![named("quipu-segments").spawn(maker)?, named("quipu-checkpoint").spawn(checkpointer)?])
+    let mut threads = vec![named("quipu-segments").spawn(maker)?, named("quipu-checkpoint").spawn(checkpointer)?];
+    if shared.options.seal {
+        let shared = shared.clone();
+        threads.push(named("quipu-sealer").spawn(move || shared.seal_until_closed())?);
+    }
+    Ok(threads)
 }
 
 impl Shared {
@@ -203,6 +221,7 @@ impl Shared {
         }
         table.cursor = journal.cursor();
         drop(view);
+        self.sealer.note_commit();
         if applied.is_err() {
             // The changes are safe in the journal; only the way to find them is not.
             self.rebuild(&mut journal)?;
@@ -215,8 +234,10 @@ impl Shared {
     fn rebuild(&self, journal: &mut Journal) -> Result<(), StoreError> {
         let _guard = self.checkpointing.lock();
         self.view.write().index = None;
+        self.covered.store(0, Ordering::SeqCst);
         let cache_bytes = self.options.index_cache_bytes;
-        match open::rebuild(&self.dir, (self.id, cache_bytes), Some(journal.cursor()), &mut Recovery::default()) {
+        let (files, until) = (self.sealer.files(), Some(journal.cursor()));
+        match open::rebuild(&self.dir, (self.id, cache_bytes), (&files, until), &mut Recovery::default()) {
             Ok((index, table, _)) => {
                 let table = Table { cursor: journal.cursor(), ..table };
                 let mut view = self.view.write();
@@ -262,7 +283,9 @@ impl Shared {
             let mut view = self.view.write();
             let Some(index) = view.index.clone() else { return };
             // A frozen table that is still there was not written; a rebuild is on its way and replays it.
-            if (view.table.logs.is_empty() && view.table.notes.is_empty()) || view.frozen.is_some() {
+            let is_covered = view.table.cursor.segment <= self.covered.load(Ordering::SeqCst);
+            let is_idle = view.table.logs.is_empty() && view.table.notes.is_empty();
+            if (is_idle && is_covered) || view.frozen.is_some() {
                 return;
             }
             let next = view.table.successor();
@@ -275,6 +298,7 @@ impl Shared {
         match index.write(&frozen) {
             Ok(()) => {
                 self.metrics.checkpoint_duration.record(began.elapsed());
+                self.covered.store(frozen.cursor.segment, Ordering::SeqCst);
                 self.view.write().frozen = None;
             }
             Err(broken) => {
@@ -374,6 +398,14 @@ impl Store for LocalStore {
         self.shared.id
     }
 
+    fn seal(&self) -> Result<(), StoreError> {
+        self.shared.seal_now()
+    }
+
+    fn sealing(&self) -> Sealing {
+        self.shared.sealing()
+    }
+
     fn close(&self) {
         let threads = std::mem::take(&mut *self.threads.lock());
         if threads.is_empty() {
@@ -386,6 +418,7 @@ impl Store for LocalStore {
         };
         self.shared.woken.notify_all();
         self.shared.spares.close();
+        self.shared.sealer.close();
         for thread in threads {
             // A thread that panicked has nothing left to say.
             drop(thread.join());

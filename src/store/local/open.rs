@@ -10,6 +10,7 @@ use super::index::{Index, Mark};
 use super::journal::Cursor;
 use super::replay::replay;
 use super::segment::{self, Segment};
+use super::segments::{Loaded, SealedFile};
 use super::table::{Loader, Table};
 use super::{OpenError, Recovery};
 use crate::codec::frame::SEGMENT_HEADER_BYTES;
@@ -35,12 +36,16 @@ pub(super) struct Rest {
 }
 
 /// Opens the index and replays the journal behind it.
-pub(super) fn open(dir: &DataDir, id: [u8; 16], cache_bytes: u64) -> Result<Opened, OpenError> {
-    match load_checked(dir, id, cache_bytes) {
+pub(super) fn open(
+    dir: &DataDir,
+    (id, cache_bytes): ([u8; 16], u64),
+    files: &[SealedFile],
+) -> Result<Opened, OpenError> {
+    match load_checked(dir, (id, cache_bytes), files) {
         Err(OpenError::Index(reason)) => {
             tracing::warn!(%reason, "the index is unusable; it is put aside and built anew from the journal");
             let mut recovery = Recovery { rebuilt: Some(reason), ..Recovery::default() };
-            let (index, table, rest) = rebuild(dir, (id, cache_bytes), None, &mut recovery)?;
+            let (index, table, rest) = rebuild(dir, (id, cache_bytes), (files, None), &mut recovery)?;
             Ok(Opened { index, table, rest, recovery })
         }
         other => other,
@@ -48,8 +53,8 @@ pub(super) fn open(dir: &DataDir, id: [u8; 16], cache_bytes: u64) -> Result<Open
 }
 
 /// As [`open`], with an index that must be there if there is a journal.
-fn load_checked(dir: &DataDir, id: [u8; 16], cache_bytes: u64) -> Result<Opened, OpenError> {
-    let is_new = segment::numbers(&dir.journal())?.is_empty();
+fn load_checked(dir: &DataDir, (id, cache_bytes): ([u8; 16], u64), files: &[SealedFile]) -> Result<Opened, OpenError> {
+    let is_new = segment::numbers(&dir.journal())?.is_empty() && files.is_empty();
     if !is_new && !dir.index().exists() {
         return Err(OpenError::Index("it is missing".to_owned()));
     }
@@ -61,7 +66,7 @@ fn load_checked(dir: &DataDir, id: [u8; 16], cache_bytes: u64) -> Result<Opened,
         return Err(OpenError::Index("it has no checkpoint".to_owned()));
     }
     let mut recovery = Recovery::default();
-    let (table, rest) = load(dir, id, (&index, mark, None), &mut recovery)?;
+    let (table, rest) = load(dir, id, (&index, mark, None, files), &mut recovery)?;
     Ok(Opened { index, table, rest, recovery })
 }
 
@@ -78,12 +83,12 @@ fn open_index(dir: &DataDir, id: [u8; 16], cache_bytes: u64) -> Result<(Index, M
 pub(super) fn rebuild(
     dir: &DataDir,
     (id, cache_bytes): ([u8; 16], u64),
-    until: Option<Cursor>,
+    (files, until): (&[SealedFile], Option<Cursor>),
     recovery: &mut Recovery,
 ) -> Result<(Index, Table, Rest), OpenError> {
     dir.quarantine_index()?;
     let (index, mark) = open_index(dir, id, cache_bytes)?;
-    let (table, rest) = load(dir, id, (&index, mark, until), recovery)?;
+    let (table, rest) = load(dir, id, (&index, mark, until, files), recovery)?;
     Ok((index, table, rest))
 }
 
@@ -92,17 +97,33 @@ pub(super) fn rebuild(
 fn load(
     dir: &DataDir,
     id: [u8; 16],
-    (index, mark, until): (&Index, Mark, Option<Cursor>),
+    (index, mark, until, files): (&Index, Mark, Option<Cursor>, &[SealedFile]),
     recovery: &mut Recovery,
 ) -> Result<(Table, Rest), OpenError> {
     let journal = dir.journal();
     let numbers = segment::numbers(&journal)?;
-    let from = if mark.cursor.segment == 0 { START } else { mark.cursor };
+    let table = Table { horizon: mark.horizon, log_max: mark.log_max, ..Table::default() };
+    let mut loader = Loader { table, index };
+    let from = if mark.cursor.segment == 0 {
+        let before = Loaded::from(START, (&journal, id), (files, &numbers), &mut loader).map_err(index_error)?;
+        recovery.replayed += before.records;
+        recovery.damaged_places += before.damaged_places;
+        before.cursor
+    } else {
+        // What was sealed behind the checkpoint is there only as the journal that it came from.
+        let is_gone = |file: &SealedFile| {
+            let (first, last) = file.journals();
+            (first.max(mark.cursor.segment)..=last).any(|number| numbers.binary_search(&number).is_err())
+        };
+        if files.iter().any(is_gone) {
+            return Err(OpenError::Index("it is from before some of the journal was sealed".to_owned()));
+        }
+        mark.cursor
+    };
+    loader.table.cursor = from;
     let wanted = numbers.iter().filter(|&&number| number >= from.segment);
     let segments = wanted.map(|&number| Segment::open(&journal, number, id).map(Arc::new));
     let segments = segments.collect::<io::Result<Vec<_>>>()?;
-    let table = Table { cursor: from, horizon: mark.horizon, log_max: mark.log_max, ..Table::default() };
-    let mut loader = Loader { table, index };
     let outcome = replay(&segments, id, (from, until), &mut loader).map_err(index_error)?;
     let mut table = loader.table;
     table.cursor = outcome.cursor;
@@ -133,7 +154,8 @@ fn load(
     let after = segments.iter().filter(|segment| segment.number > cursor.segment).filter(is_usable).cloned();
     let mut spares: std::collections::VecDeque<_> = after.collect();
     let current = current.or_else(|| spares.pop_front());
-    let last_number = numbers.last().copied().unwrap_or(0).max(outcome.roll_past.unwrap_or(0));
+    let sealed = files.iter().map(|file| file.journals().1).max().unwrap_or(0);
+    let last_number = numbers.last().copied().unwrap_or(0).max(outcome.roll_past.unwrap_or(0)).max(sealed);
     Ok((table, Rest { current, cursor, spares: spares.into(), next_number: last_number + 1 }))
 }
 

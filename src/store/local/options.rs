@@ -21,6 +21,16 @@ pub struct Options {
     pub checkpoint_interval: Duration,
     /// Space kept back so that a full disk does not keep the store from opening; 0 for none.
     pub reserve_bytes: u64,
+    /// Whether finished journal segments are sealed in the background.
+    pub seal: bool,
+    /// Journal that is sealed into one file, and read into memory for it.
+    pub seal_batch_bytes: u64,
+    /// Without a commit for so long, what is there is sealed; zero for never.
+    pub seal_idle: Duration,
+    /// Journal bytes that are sealed in a second while appends are running.
+    pub seal_bytes_per_second: u64,
+    /// Level of zstd, 1 to 19.
+    pub seal_level: i32,
 }
 
 impl Default for Options {
@@ -31,6 +41,11 @@ impl Default for Options {
             index_cache_bytes: 16 << 20,
             checkpoint_interval: Duration::from_secs(2),
             reserve_bytes: 16 << 20,
+            seal: true,
+            seal_batch_bytes: 128 << 20,
+            seal_idle: Duration::from_secs(600),
+            seal_bytes_per_second: 16 << 20,
+            seal_level: 12,
         }
     }
 }
@@ -65,6 +80,22 @@ pub enum OpenError {
     NoFormat {
         /// The file.
         path: PathBuf,
+    },
+    /// A sealed file of a later version.
+    #[error("`{}`: {reason}", path.display())]
+    NewerFile {
+        /// The file.
+        path: PathBuf,
+        /// Which version, and what to do.
+        reason: String,
+    },
+    /// A file says nothing.
+    #[error("`{}` is damaged: {reason}", path.display())]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// In which way.
+        reason: String,
     },
     /// The index could be neither opened nor made.
     #[error("the index can be neither opened nor made: {0}")]

@@ -13,11 +13,14 @@ use bytes::Bytes;
 use super::Shared;
 use super::place::Place;
 use super::segment::Segment;
+use super::segments::sealed_number;
 use super::table::{Base, Entry};
 use crate::codec::frame::{RECORD_HEADER_BYTES, RecordStart};
+use crate::codec::segment::{Block, Piece};
 use crate::model::{Namespace, Seq, SessionKey};
 use crate::store::{
-    Damage, Found, ListCursor, ListFilter, ListPage, LogId, Note, Position, Run, Session, StoreError, memory,
+    Damage, Extent, Found, ListCursor, ListFilter, ListPage, LogId, Note, Position, Run, Session, StoreError,
+    extents as shares, memory,
 };
 
 /// Open segment files kept for reading.
@@ -96,6 +99,19 @@ impl Shared {
     }
 
     pub(super) fn read(&self, log: LogId, from: Seq, bytes_max: usize) -> Result<Vec<Run>, StoreError> {
+        // Sealing moves places, and a read that it overtakes may find neither the old nor the new one.
+        for _ in 0..3 {
+            let before = self.moves.load(Ordering::SeqCst);
+            let answer = self.read_once(log, from, bytes_max);
+            if answer.is_ok() || (before.is_multiple_of(2) && self.moves.load(Ordering::SeqCst) == before) {
+                return answer;
+            }
+        }
+        let _guard = self.checkpointing.lock();
+        self.read_once(log, from, bytes_max)
+    }
+
+    fn read_once(&self, log: LogId, from: Seq, bytes_max: usize) -> Result<Vec<Run>, StoreError> {
         let (places, entry) = self.places(log, from)?;
         if entry.as_ref().is_some_and(|entry| from < entry.session.shared_until && !entry.is_gone) {
             return self.read_shared(log, from, bytes_max);
@@ -130,14 +146,24 @@ impl Shared {
         if count == 0 {
             return if entry.is_some() { Err(StoreError::Rebuilding) } else { Ok(Vec::new()) };
         }
-        self.fetch(log, &places[..count])
+        let runs = self.fetch(log, &places[..count], (from, bytes_max))?;
+        match entry {
+            // A sealed block may hold more than a purge left.
+            Some(Entry { deleted: true, session, .. }) => {
+                shares::clip(runs, &Extent { log: log.0, until: session.next_seq, chain: session.chain })
+            }
+            _ => Ok(runs),
+        }
     }
 
     /// Reads and verifies records; those before the first bad one, if there are any.
-    fn fetch(&self, log: LogId, places: &[Place]) -> Result<Vec<Run>, StoreError> {
-        let mut runs = Vec::with_capacity(places.len());
-        let mut rest = places;
+    fn fetch(&self, log: LogId, places: &[Place], (from, bytes_max): (Seq, usize)) -> Result<Vec<Run>, StoreError> {
+        let mut runs: Vec<Run> = Vec::with_capacity(places.len());
+        let (mut rest, mut taken) = (places, 0);
         while let Some(first) = rest.first() {
+            if !runs.is_empty() && taken >= bytes_max {
+                break;
+            }
             let count = extent(rest);
             let last = rest[count - 1];
             let bytes = (last.offset + u64::from(last.bytes) - first.offset) as usize;
@@ -145,15 +171,31 @@ impl Shared {
             let block = block.map(Bytes::from);
             match block {
                 Err(error) if is_passing(&error) => return if runs.is_empty() { Err(error) } else { Ok(runs) },
+                // Places in a segment that was sealed: an index that went back in time.
+                Err(_) if self.sealer.covers(first.segment) => return Err(StoreError::Rebuilding),
                 _ => {}
             }
             for place in &rest[..count] {
-                let run = block.as_ref().map_err(ToString::to_string).and_then(|block| {
+                let found = block.as_ref().map_err(ToString::to_string).and_then(|block| {
                     let start = (place.offset - first.offset) as usize;
-                    verify(log, place, &block.slice(start..start + place.bytes as usize))
+                    let stored = block.slice(start..start + place.bytes as usize);
+                    if let Some(file) = sealed_number(first.segment) {
+                        let dictionary = self.sealer.dictionary(file).map_err(|e| e.to_string())?;
+                        let stored = Block::decode(&stored, &dictionary).map_err(|e| e.to_string())?;
+                        unseal(log, place, &stored, (from, bytes_max.saturating_sub(taken)))
+                    } else {
+                        verify(log, place, &stored).map(|run| vec![run])
+                    }
                 });
-                match run {
-                    Ok(run) => runs.push(run),
+                match found {
+                    Ok(found) => {
+                        taken += found.iter().map(|run| run.events.len()).sum::<usize>();
+                        let is_whole = found.last().is_some_and(|run| run.next_seq() == place.next_seq());
+                        runs.extend(found);
+                        if !is_whole {
+                            return Ok(runs);
+                        }
+                    }
                     Err(_) if !runs.is_empty() => return Ok(runs),
                     Err(reason) => {
                         let reason = format!("{reason}, segment {} offset {}", place.segment, place.offset);
@@ -173,7 +215,10 @@ impl Shared {
         if let Some(segment) = segments.get(&number) {
             return Ok(segment.clone());
         }
-        let segment = Arc::new(Segment::open(&self.dir.journal(), number, self.id)?);
+        let segment = Arc::new(match sealed_number(number) {
+            Some(file) => Segment::sealed(&self.sealer.path(file), number)?,
+            None => Segment::open(&self.dir.journal(), number, self.id)?,
+        });
         if segments.len() >= SEGMENTS_OPEN_MAX {
             segments.clear();
         }
@@ -243,8 +288,10 @@ impl Shared {
 fn covering(places: &[Place], from: Seq, bytes_max: usize) -> usize {
     let (mut next, mut bytes) = (from, 0);
     for (index, place) in places.iter().enumerate() {
-        let follows = place.first_seq <= next && place.next_seq() > next;
-        bytes += place.bytes as usize;
+        let follows = if index == 0 { place.first_seq <= next } else { place.first_seq == next };
+        let follows = follows && place.next_seq() > next;
+        // How much a sealed block gives is known when it is read.
+        bytes += if sealed_number(place.segment).is_none() { place.bytes as usize } else { 0 };
         if !follows || (index > 0 && bytes > bytes_max) {
             return index;
         }
@@ -257,6 +304,9 @@ fn covering(places: &[Place], from: Seq, bytes_max: usize) -> usize {
 fn extent(places: &[Place]) -> usize {
     const READ_BYTES_MAX: u64 = 4 << 20;
     let first = places[0];
+    if sealed_number(first.segment).is_some() {
+        return 1;
+    }
     let mut end = first.offset + u64::from(first.bytes);
     let mut count = 1;
     for place in &places[1..] {
@@ -283,6 +333,17 @@ pub(super) fn verify(log: LogId, place: &Place, record: &Bytes) -> Result<Run, S
         return Err("the checksum does not match".to_owned());
     }
     Ok(Run { first_seq: header.first_seq, count: header.count, link: header.link, chain: header.chain, events })
+}
+
+/// The runs of a sealed block from `from` on, until about `bytes_max`. All of the block is checked.
+fn unseal(log: LogId, place: &Place, block: &Block, (from, bytes_max): (Seq, usize)) -> Result<Vec<Run>, String> {
+    let header = block.header();
+    if header.log != log.0 || header.first_seq != place.first_seq || header.count != place.count {
+        return Err("another block stands in the place".to_owned());
+    }
+    let pieces = block.pieces(from.max(place.first_seq), bytes_max).map_err(|e| e.to_string())?;
+    let run = |Piece { first_seq, count, link, chain, events }| Run { first_seq, count, link, chain, events };
+    Ok(pieces.into_iter().map(run).collect())
 }
 
 fn name_unproved(horizon: Position) -> StoreError {

@@ -77,11 +77,7 @@ pub(super) fn replay(
     (from, until): (Cursor, Option<Cursor>),
     sink: &mut dyn Sink,
 ) -> Result<Outcome, StoreError> {
-    let mut half = [0; 8];
-    half.copy_from_slice(&store[..8]);
-    let (torn, last_group) = (Vec::new(), None);
-    let outcome = Outcome { cursor: from, roll_past: None, torn, last_group, damaged_places: 0, records: 0 };
-    let mut replay = Replay { store: u64::from_le_bytes(half), until, time_ms: 0, sink, outcome };
+    let mut replay = Replay::new(store, (from, until), sink);
     let within = |segment: &&Arc<Segment>| {
         segment.number >= from.segment && until.is_none_or(|until| segment.number <= until.segment)
     };
@@ -96,6 +92,18 @@ pub(super) fn replay(
         replay.segment(segment, start, index + 1 == used)?;
     }
     replay.check_end(&wanted, used);
+    Ok(replay.outcome)
+}
+
+/// Replays segments behind which the journal, or what it became, is known to go on.
+pub(super) fn replay_within(
+    segments: &[Arc<Segment>],
+    store: [u8; 16],
+    from: Cursor,
+    sink: &mut dyn Sink,
+) -> Result<Outcome, StoreError> {
+    let mut replay = Replay::new(store, (from, None), sink);
+    segments.iter().try_for_each(|segment| replay.segment(segment, SEGMENT_HEADER_BYTES as u64, false))?;
     Ok(replay.outcome)
 }
 
@@ -121,6 +129,16 @@ struct Replay<'a> {
     time_ms: u64,
     sink: &'a mut dyn Sink,
     outcome: Outcome,
+}
+
+impl<'a> Replay<'a> {
+    fn new(store: [u8; 16], (from, until): (Cursor, Option<Cursor>), sink: &'a mut dyn Sink) -> Self {
+        let mut half = [0; 8];
+        half.copy_from_slice(&store[..8]);
+        let (torn, last_group) = (Vec::new(), None);
+        let outcome = Outcome { cursor: from, roll_past: None, torn, last_group, damaged_places: 0, records: 0 };
+        Self { store: u64::from_le_bytes(half), until, time_ms: 0, sink, outcome }
+    }
 }
 
 impl Replay<'_> {

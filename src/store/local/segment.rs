@@ -128,6 +128,13 @@ impl Segment {
         Ok(Self { number, declared_bytes, actual_bytes, device: Box::new(file) })
     }
 
+    /// A sealed file, for reading; its blocks say for themselves what they are.
+    pub(super) fn sealed(path: &Path, number: u64) -> io::Result<Self> {
+        let file = File::open(path)?;
+        let bytes = file.metadata()?.len();
+        Ok(Self { number, declared_bytes: bytes, actual_bytes: bytes, device: Box::new(file) })
+    }
+
     /// A segment on another device.
     #[cfg(test)]
     pub(super) fn on(number: u64, bytes: u64, device: Box<dyn Device>) -> Self {

@@ -86,29 +86,37 @@ impl Index {
 
     fn remains_of(&self, entry: Entry) -> Result<Remains, Broken> {
         let session = entry.session;
-        let mut needed_until = Seq::ZERO;
-        self.sharers(session.log, &mut |_, until| needed_until = needed_until.max(until))?;
-        let wanted = needed_until.max(session.shared_until);
-        let (mut cut, mut bytes, mut held_bytes) = (session.next_seq, 0, 0);
+        let (mut needed_until, mut user) = (Seq::ZERO, None);
+        self.sharers(session.log, &mut |sharer, until| {
+            if until > needed_until {
+                (needed_until, user) = (until, Some(sharer));
+            }
+        })?;
+        let cut = needed_until.max(session.shared_until).min(session.next_seq);
+        let (mut bytes, mut held_bytes) = (0, 0);
         self.each_place(session.log, &mut |place| {
             held_bytes += u64::from(place.bytes);
-            if place.first_seq >= wanted {
-                cut = cut.min(place.first_seq);
-                bytes += u64::from(place.bytes);
-            }
+            let unneeded = place.next_seq().get().saturating_sub(cut.max(place.first_seq).get());
+            bytes += u64::from(place.bytes) * unneeded / u64::from(place.count).max(1);
         })?;
         if let (Some(marker), Some(run)) = (session.marker, self.marker(session.log)?) {
             held_bytes += run.events.len() as u64;
-            if marker >= wanted {
-                cut = cut.min(marker);
-                bytes += run.events.len() as u64;
-            }
+            bytes += if marker >= cut { run.events.len() as u64 } else { 0 };
         }
         let is_all = cut <= session.shared_until;
-        let inherited = self.extents(session.log)?.last().map_or(Chain::START, |extent| extent.chain);
+        // The log that needs something up to the cut knows the chain there.
+        let (of, holder) = if is_all { (Some(session.log), None) } else { (user, Some(session.log.0)) };
+        let extents = of.map_or_else(|| Ok(Vec::new()), |of| self.extents(of))?;
+        let mut ends = extents.iter().filter(|extent| holder.is_none_or(|holder| extent.log == holder));
+        let chain = match ends.next_back() {
+            _ if cut == session.next_seq => session.chain,
+            Some(extent) if extent.until == cut => extent.chain,
+            _ if cut == Seq::ZERO => Chain::START,
+            _ => return broken("extents: nobody knows the chain of a cut"),
+        };
         let events = session.next_seq.get() - cut.get();
         let bytes = if is_all { held_bytes } else { bytes };
-        Ok(Remains { needed_until, cut, chain: inherited, events, bytes, held_bytes, session })
+        Ok(Remains { session, needed_until, cut, chain, events, bytes, held_bytes })
     }
 
     /// Whether there is an entry.

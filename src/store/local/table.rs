@@ -261,16 +261,31 @@ impl<'a> Loader<'a> {
     fn base(&self) -> Base<'a> {
         Base { frozen: None, index: Some(self.index) }
     }
-}
 
-impl Sink for Loader<'_> {
-    fn record(&mut self, header: &RecordHeader, payload: Bytes, place: Place, time_ms: u64) -> Result<(), StoreError> {
-        self.table.apply(self.base(), (header, place), Content::of(header.kind, &payload), time_ms)?;
+    /// Takes a sealed block, of which the record is what it stands for.
+    pub(super) fn block(
+        &mut self,
+        record: &RecordHeader,
+        place: Place,
+        (summary, time_ms): (Summary, u64),
+    ) -> Result<(), StoreError> {
+        self.table.apply(self.base(), (record, place), Content::Events(summary), time_ms)?;
+        self.empty_when_full()
+    }
+
+    fn empty_when_full(&mut self) -> Result<(), StoreError> {
         if self.table.runs + self.table.logs.len() >= ENTRIES_MAX {
             self.index.write(&self.table)?;
             self.table = self.table.successor();
         }
         Ok(())
+    }
+}
+
+impl Sink for Loader<'_> {
+    fn record(&mut self, header: &RecordHeader, payload: Bytes, place: Place, time_ms: u64) -> Result<(), StoreError> {
+        self.table.apply(self.base(), (header, place), Content::of(header.kind, &payload), time_ms)?;
+        self.empty_when_full()
     }
 
     fn damaged(&mut self, stub: &RecordStub, payload: &Bytes, place: Place, time_ms: u64) -> Result<(), StoreError> {

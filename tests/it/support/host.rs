@@ -3,9 +3,10 @@
 use std::sync::Arc;
 
 use quipu::model::{Event, Header, NewEvent, Profile, Seq, SessionKey, SurfaceOp};
+use quipu::replay::fork::ForkAt;
 use quipu::service::{
-    AckLevel, Append, Appended, Claim, Error, Head, Inspected, Loaded, Options, Prepare, Prepared, Reason, Repair,
-    Repaired, Service,
+    AckLevel, Append, Appended, Claim, Error, Fork, Forked, Head, Inspected, Loaded, Options, Prepare, Prepared,
+    Preset, Reason, Repair, Repaired, Service,
 };
 use quipu::store::Store;
 
@@ -88,6 +89,21 @@ impl Host {
 
     pub async fn prepare(&self, id: &str, claim: Claim) -> Result<Prepared, Error> {
         self.service.prepare(&Prepare { key: key(id), incarnation: None, claim }).await
+    }
+
+    pub async fn fork(&self, id: &str, child: &str, epoch: Option<u64>) -> Result<Forked, Error> {
+        let fork = Fork {
+            key: key(id),
+            incarnation: None,
+            epoch,
+            expected_revision: None,
+            at: ForkAt::Head,
+            child: Some(key(child).id),
+            cwd: None,
+            labels: std::collections::BTreeMap::new(),
+            preset: Preset::default(),
+        };
+        self.service.fork(fork).await
     }
 
     pub fn repair(id: &str, revision: [u8; 16]) -> Repair {

@@ -8,6 +8,7 @@ pub mod counting;
 pub mod gate;
 pub mod host;
 pub mod load;
+pub mod lossy;
 pub mod process;
 pub mod python;
 pub mod volume;

@@ -263,11 +263,11 @@ fn any_flipped_bit_and_any_cut_of_format_keeps_the_store_closed() {
 fn another_format_is_refused_with_the_direction() {
     let given = given();
     let path = given.dir.path().join("FORMAT");
-    for (version, advice) in [(2, "use a newer quipu"), (0, "use an older quipu")] {
+    for (version, advice) in [(3, "use a newer quipu"), (0, "use an older quipu")] {
         let content = format!("quipu store\nformat {version}\nid {:032x}\n", 7);
         fs::write(&path, format!("{content}checksum {:08x}\n", crc32c::crc32c(content.as_bytes()))).unwrap();
         let error = LocalStore::open(given.dir.path(), options(SMALL)).map(drop).unwrap_err();
-        assert!(matches!(error, OpenError::OtherFormat { found, supported: 1 } if found == version));
+        assert!(matches!(error, OpenError::OtherFormat { found, supported: 2 } if found == version));
         assert!(error.to_string().contains(advice), "{error}");
     }
 }

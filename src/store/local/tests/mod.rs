@@ -4,6 +4,7 @@
 mod damage;
 mod faults;
 mod files;
+mod kinds;
 mod model;
 mod sharing;
 
@@ -19,22 +20,25 @@ use crate::store::contract::{self, Harness};
 const SEGMENT_BYTES: u64 = 1 << 20;
 
 /// No checkpoint unless the test asks for one.
-fn options(segment_bytes: u64) -> Options {
+pub(super) fn options(segment_bytes: u64) -> Options {
     Options {
         segment_bytes,
         spare_segments: 1,
         index_cache_bytes: 1 << 20,
         checkpoint_interval: Duration::from_secs(3600),
         reserve_bytes: 0,
+        seal: false,
+        seal_level: 1,
+        ..Options::default()
     }
 }
 
-fn open(dir: &Path) -> LocalStore {
+pub(super) fn open(dir: &Path) -> LocalStore {
     LocalStore::open(dir, options(SEGMENT_BYTES)).unwrap()
 }
 
 /// Closes a store and checks what must hold of every directory at rest.
-fn close(store: LocalStore, dir: &Path) {
+pub(super) fn close(store: LocalStore, dir: &Path) {
     store.close();
     drop(store);
     check_at_rest(dir);
@@ -48,7 +52,7 @@ fn check_at_rest(dir: &Path) {
 }
 
 /// A copy of a data directory: what a killed process would leave.
-fn image(dir: &Path) -> TempDir {
+pub(super) fn image(dir: &Path) -> TempDir {
     let copy = tempfile::tempdir().unwrap();
     copy_into(dir, copy.path());
     copy
@@ -68,11 +72,11 @@ fn copy_into(from: &Path, to: &Path) {
     }
 }
 
-fn segment_path(dir: &Path, number: u64) -> PathBuf {
+pub(super) fn segment_path(dir: &Path, number: u64) -> PathBuf {
     segment::path(&dir.join("journal"), number)
 }
 
-fn evidence(dir: &Path, prefix: &str) -> usize {
+pub(super) fn evidence(dir: &Path, prefix: &str) -> usize {
     let names = fs::read_dir(dir.join("quarantine")).unwrap();
     names.filter(|name| name.as_ref().unwrap().file_name().to_string_lossy().starts_with(prefix)).count()
 }
@@ -84,6 +88,9 @@ enum Between {
     Reopen,
     Kill,
     LoseIndex,
+    Seal,
+    SealKill,
+    SealLoseIndex,
 }
 
 struct Local {
@@ -119,13 +126,20 @@ impl Harness for Local {
         match self.between {
             Between::Nothing => return,
             Between::Checkpoint => return self.local().checkpoint(),
+            Between::Seal => return self.local().seal().unwrap(),
             Between::Reopen => self.close(),
-            Between::Kill => {
+            Between::Kill | Between::SealKill => {
+                if self.between == Between::SealKill {
+                    self.local().seal().unwrap();
+                }
                 let copy = image(self.dir.path());
                 self.close();
                 self.dir = copy;
             }
-            Between::LoseIndex => {
+            Between::LoseIndex | Between::SealLoseIndex => {
+                if self.between == Between::SealLoseIndex {
+                    self.local().seal().unwrap();
+                }
                 self.close();
                 fs::remove_dir_all(self.dir.path().join("index")).unwrap();
             }
@@ -166,6 +180,21 @@ fn the_contract_holds_when_the_process_is_killed_after_every_step() {
 #[test]
 fn the_contract_holds_when_the_index_is_lost_after_every_step() {
     contract::hold(&|| Box::new(Local::new(Between::LoseIndex)));
+}
+
+#[test]
+fn the_contract_holds_when_everything_is_sealed_after_every_step() {
+    contract::hold(&|| Box::new(Local::new(Between::Seal)));
+}
+
+#[test]
+fn the_contract_holds_when_a_sealed_store_is_killed_after_every_step() {
+    contract::hold(&|| Box::new(Local::new(Between::SealKill)));
+}
+
+#[test]
+fn the_contract_holds_when_a_sealed_store_loses_its_index_after_every_step() {
+    contract::hold(&|| Box::new(Local::new(Between::SealLoseIndex)));
 }
 
 /// A note is a shortcut only if it is there at the next open; what the index loses is made anew by nobody below.

@@ -31,8 +31,11 @@ fn any_step() -> impl Strategy<Value = Step> {
         1 => (name.clone(), 1..20usize).prop_map(|(n, steps)| Step::Detach(n, steps)),
         1 => Just(Step::Purge),
         2 => prop::collection::vec((name, 1..4u32), 1..8).prop_map(Step::Group),
-        4 => prop::sample::select(vec![Between::Checkpoint, Between::Reopen, Between::Kill, Between::LoseIndex])
-            .prop_map(Step::Between),
+        6 => prop::sample::select(vec![
+            Between::Checkpoint, Between::Reopen, Between::Kill, Between::LoseIndex,
+            Between::Seal, Between::SealKill, Between::SealLoseIndex,
+        ])
+        .prop_map(Step::Between),
     ]
 }
 
@@ -78,7 +81,7 @@ impl Run {
             Step::Detach(n, steps) => {
                 let Some(writer) = self.live.get(n) else { return Vec::new() };
                 let shared = writer.extents(&self.model).last().map_or(0, |extent| extent.until.get());
-                let changes = writer.detach(&self.model, shared as usize);
+                let changes = writer.detach(shared as usize);
                 changes.into_iter().take(*steps).filter(|_| shared > 0).collect()
             }
             Step::Purge => remains(&self.model).iter().filter_map(purge_of).collect(),

@@ -31,7 +31,7 @@ fn family() -> Family {
     store.commit(&[fork], 3).unwrap();
     let (mut detached, fork) = child.fork(&store, "detached", 7);
     store.commit(&[fork], 4).unwrap();
-    store.commit(&detached.detach(&store, 7), 5).unwrap();
+    store.commit(&detached.detach(7), 5).unwrap();
     store.commit(&[detached.append(1, 100)], 6).unwrap();
     let mut gone = Writer::new(&store, key("gone"));
     store.commit(&[gone.create(), gone.append(2, 100), gone.delete(), parent.delete()], 7).unwrap();
