@@ -6,7 +6,7 @@
 
 Peers: gc (one group-committed fdatasync behind tonic), gcloop (the same on the event loop), null (answers, stores
 nothing). Only ratios within one run mean anything."""
-import argparse, json, os, statistics, subprocess, time
+import argparse, json, os, statistics, subprocess, sys, time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -87,6 +87,7 @@ def main():
     ap.add_argument("--secs", type=float, default=3)
     ap.add_argument("--only", default="")
     a = ap.parse_args()
+    sys.stdout.reconfigure(line_buffering=True)
     found, began = {}, time.time()
     wanted = [name for name in RUNS if not a.only or name in a.only.split(",")]
     print("load before:", os.getloadavg())
