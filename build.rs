@@ -17,6 +17,7 @@ const FILES: &[&str] = &[
     "quipu/v1/view.proto",
     "quipu/v1/fork.proto",
     "quipu/v1/admin.proto",
+    "quipu/v1/feed.proto",
 ];
 
 fn main() -> Result<(), Box<dyn Error>> {

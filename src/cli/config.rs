@@ -59,6 +59,8 @@ pub struct Config {
     pub reflection: bool,
     /// How often the rules of retention are applied.
     pub retention_interval: Option<Duration>,
+    /// Pages that may call over gRPC-web.
+    pub web_origins: Vec<String>,
 }
 
 /// How logs look.
@@ -96,6 +98,7 @@ impl Default for Config {
             connections_max: 10_000,
             reflection: true,
             retention_interval: None,
+            web_origins: Vec::new(),
         }
     }
 }
@@ -114,6 +117,7 @@ impl Config {
             connections_per_address: self.security.connections_per_address,
             age_max: self.security.connection_age_max,
             age_grace: self.security.connection_age_grace,
+            web_origins: self.web_origins.clone(),
         }
     }
 
@@ -151,6 +155,8 @@ impl Config {
         }
         let counts = [
             ("serving_loops", self.serving_loops, 0..=1024),
+            ("stream_credit_bytes", self.service.stream_credit_bytes, 1..=1 << 30),
+            ("followers_max", self.service.followers_max, 0..=10_000_000),
             ("reads_max", self.service.reads_max, 1..=1_000_000),
             ("batch_events_max", self.service.limits.batch_events_max, 1..=rpc::BATCH_EVENTS_MAX),
             ("event_bytes_max", event_bytes_max, 1..=64 << 20),
@@ -226,7 +232,7 @@ macro_rules! setting {
 }
 
 /// All settings.
-pub const SETTINGS: [Setting; 44] = [
+pub const SETTINGS: [Setting; 48] = [
     setting!(listen, "ADDRESS:PORT", plain, listen, "where clients connect; port 0 picks a free one"),
     setting!(data_dir, "DIR", path, data_dir, "where the store lives; made if missing"),
     setting!(insecure, "true|false", plain, security.insecure, "allow an open listen address that is not loopback"),
@@ -291,6 +297,15 @@ pub const SETTINGS: [Setting; 44] = [
     setting!(batch_events_max, "COUNT", plain, service.limits.batch_events_max, "most events of one append"),
     setting!(batch_bytes_max, "SIZE", size, service.limits.batch_bytes_max, "most bytes of one append"),
     setting!(append_budget_bytes, "SIZE", size, service.append_budget_bytes, "bytes of appends that may wait at once"),
+    setting!(stream_credit_bytes, "SIZE", size, service.stream_credit_bytes, "unanswered bytes of one AppendStream"),
+    setting!(
+        followers_max,
+        "COUNT",
+        plain,
+        service.followers_max,
+        "sessions followed at once, by all streams together"
+    ),
+    setting!(follow_budget_bytes, "SIZE", size, service.follow_budget_bytes, "memory for recent events of followers"),
     setting!(reads_max, "COUNT", plain, service.reads_max, "reads at once"),
     setting!(accept_window, "TIME", time, service.accept_window, "longest wait of an ACCEPTED append for its write"),
     setting!(commit_timeout, "TIME", time, service.commit_timeout, "wait for the disk before an outcome is unknown"),
@@ -306,6 +321,7 @@ pub const SETTINGS: [Setting; 44] = [
     setting!(streams_max, "COUNT", plain, streams_max, "calls at once on one connection"),
     setting!(keepalive, "TIME", time, keepalive, "idle time after which a connection is probed"),
     setting!(reflection, "true|false", plain, reflection, "let clients ask what services there are"),
+    setting!(web_origins, "ORIGIN,...", list, web_origins, "pages that may call over gRPC-web; * for any"),
     setting!(segment_bytes, "SIZE", wide, store.segment_bytes, "size of a journal segment"),
     setting!(spare_segments, "COUNT", plain, store.spare_segments, "empty journal segments kept ready"),
     setting!(index_cache_bytes, "SIZE", wide, store.index_cache_bytes, "memory for pages of the index"),

@@ -25,10 +25,12 @@ mod kinds;
 mod lines;
 mod opening;
 mod owner;
+mod read;
 mod rules;
 pub mod security;
 mod serve;
 mod space;
+mod tail;
 mod target;
 mod text;
 mod view;
@@ -77,7 +79,19 @@ enum Command {
     /// Print the events of a session.
     ///
     /// With --json one object a line, in the form that append and import read, data byte for byte.
-    Read(command::ReadArgs),
+    Read(read::ReadArgs),
+    /// Print the end of a session, and with --follow what comes.
+    ///
+    /// Each event once, in order, once it is durable. For example: quipu tail demo -f --type 'assistant/*'
+    Tail(tail::TailArgs),
+    /// Print the newest page of a session and what comes after it.
+    ///
+    /// Goes on by itself after a cut or a restart of the server. The page is counted in messages of users and the model.
+    Watch(tail::WatchArgs),
+    /// Print what was committed on the node, in commit order, and with --follow what comes.
+    ///
+    /// One line a change: position, time, kind, session, seqs. Positions have no holes: go on with --from.
+    Changes(tail::ChangesArgs),
     /// List sessions, the one that changed last first.
     Ls(command::ListArgs),
     /// Show header and head of a session.
@@ -216,7 +230,10 @@ pub fn main() -> ExitCode {
         Command::Certs(args) => certs::certs(&args),
         Command::Create(args) => run(command::create(args)),
         Command::Append(args) => run(command::append(args)),
-        Command::Read(args) => run(command::read(args)),
+        Command::Read(args) => run(read::read(args)),
+        Command::Tail(args) => run(tail::tail(args)),
+        Command::Watch(args) => run(tail::watch(args)),
+        Command::Changes(args) => run(tail::changes(args)),
         Command::Ls(args) => run(command::list(args)),
         Command::Stat(args) => run(command::stat(args)),
         Command::Rm(args) => run(command::remove(args)),

@@ -6,7 +6,8 @@ use anyhow::Context as _;
 use clap::Args;
 use serde_json::json;
 
-use super::command::{connect, head_json, refusal, row, session};
+use super::command::{connect, head_json, refusal, session};
+use super::read::row;
 use super::text::{shown, time, unhex};
 use super::{Target, lines};
 use crate::rpc::client;

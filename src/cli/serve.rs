@@ -23,6 +23,7 @@ use crate::rpc::loops::{self, Loops};
 use crate::rpc::observe::Tracer;
 use crate::rpc::server::{self, Wire};
 use crate::service::{Error, Retention, Service};
+use crate::store::Store as _;
 use crate::store::local::{LocalStore, OpenError};
 
 const CANNOT_OPEN: u8 = 3;
@@ -134,7 +135,7 @@ async fn serve_until_told(
     signals: &mut Signals,
 ) -> anyhow::Result<()> {
     announce(config, &store);
-    let service = Service::metered(store, config.service.clone(), node.metrics.clone());
+    let service = Service::metered(store.clone(), config.service.clone(), node.metrics.clone());
     // Set once, here.
     drop(node.service.set(service.clone()));
     let mut wire = Wire::new(config.wire()).await;
@@ -159,6 +160,7 @@ async fn serve_until_told(
         () = loops.accept(listener, config.connections_max, &service) => anyhow::bail!("nothing is accepted any more"),
     }
     tracing::info!("shutting down; a second signal ends at once");
+    let durable = store.position();
     node.health.set(State::Draining, "it is being shut down".to_owned());
     let down = async {
         // 1: say so, and refuse what would write. 2: end streams and wait for calls. 3: commit and close.
@@ -191,7 +193,8 @@ async fn serve_until_told(
     // It was asked to end; how it did changes nothing any more.
     drop((keeper.await, retention.await, guard.await));
     loops.finish();
-    tracing::info!("closed");
+    let position = store.position().0;
+    tracing::info!(position, flushed = position - durable.0, "closed");
     Ok(())
 }
 

@@ -12,6 +12,7 @@ use super::convert;
 use super::pb;
 use super::pb::admin_service_client::AdminServiceClient;
 use super::pb::face_service_client::FaceServiceClient;
+use super::pb::feed_service_client::FeedServiceClient;
 use super::pb::fork_service_client::ForkServiceClient;
 use super::pb::log_service_client::LogServiceClient;
 use super::pb::owner_service_client::OwnerServiceClient;
@@ -29,6 +30,8 @@ pub struct Client {
     pub sessions: SessionServiceClient<Caller>,
     /// Events.
     pub log: LogServiceClient<Caller>,
+    /// Everything that is committed.
+    pub feed: FeedServiceClient<Caller>,
     /// What logs mean.
     pub views: ViewServiceClient<Caller>,
     /// Forks.
@@ -144,6 +147,7 @@ impl Client {
             admin: AdminServiceClient::new(channel.clone()).max_decoding_message_size(MESSAGE_BYTES_MAX),
             owners: OwnerServiceClient::new(channel.clone()).max_decoding_message_size(MESSAGE_BYTES_MAX),
             faces: FaceServiceClient::new(channel.clone()).max_decoding_message_size(MESSAGE_BYTES_MAX),
+            feed: FeedServiceClient::new(channel.clone()).max_decoding_message_size(MESSAGE_BYTES_MAX),
             views: ViewServiceClient::new(channel).max_decoding_message_size(MESSAGE_BYTES_MAX),
         }
     }

@@ -43,6 +43,15 @@ pub(super) fn ack_level(level: Option<i32>) -> Result<AckLevel> {
     }
 }
 
+impl From<AckLevel> for pb::AckLevel {
+    fn from(level: AckLevel) -> Self {
+        match level {
+            AckLevel::Accepted => Self::Accepted,
+            AckLevel::Durable => Self::Durable,
+        }
+    }
+}
+
 pub(super) fn profile(profile: Option<i32>) -> Result<Profile> {
     match profile.map(pb::Profile::try_from) {
         None | Some(Ok(pb::Profile::Dsh)) => Ok(Profile::Dsh),
@@ -224,14 +233,20 @@ impl From<Report> for pb::BreachReport {
     }
 }
 
+impl From<Profile> for pb::Profile {
+    fn from(profile: Profile) -> Self {
+        match profile {
+            Profile::Dsh => Self::Dsh,
+            Profile::DshStrict => Self::DshStrict,
+            Profile::Raw => Self::Raw,
+        }
+    }
+}
+
 impl From<Session> for pb::Session {
     fn from(session: Session) -> Self {
         let birth = &session.birth;
-        let profile = match birth.profile {
-            Profile::Dsh => pb::Profile::Dsh,
-            Profile::DshStrict => pb::Profile::DshStrict,
-            Profile::Raw => pb::Profile::Raw,
-        };
+        let profile = pb::Profile::from(birth.profile);
         Self {
             namespace: birth.key.namespace.as_str().to_owned(),
             header: Some(pb_header(birth.key.id.as_str(), birth.header.clone())),

@@ -1,16 +1,21 @@
 //! `LogService`.
 
+use tokio_stream::StreamExt;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tonic::{Request, Response, Status};
 
+use super::append_stream::AppendStream;
 use super::convert;
 use super::feed::{Answers, Frames, feed_to_end};
+use super::follow;
 use super::pb;
 use super::pb::log_service_server::LogService;
 use super::pb::read_from_response::Frame;
+use super::read_many::ReadMany;
 use super::sessions::missing;
-use crate::service::{AckLevel, Append, Error, Reading, Service};
+use super::watch;
+use crate::service::{Append, Error, Reading, Service};
 
 /// The adapter.
 pub(super) struct Log {
@@ -24,7 +29,7 @@ pub(super) struct Log {
 /// Data bytes in one frame.
 const FRAME_BYTES: usize = 256 << 10;
 /// Reports in one answer; the head counts all.
-const REPORTS_MAX: usize = 1000;
+pub(super) const REPORTS_MAX: usize = 1000;
 
 #[tonic::async_trait]
 impl LogService for Log {
@@ -42,10 +47,7 @@ impl LogService for Log {
             epoch: request.epoch,
         };
         let appended = self.service.append(append).await?;
-        let ack_level = match appended.level {
-            AckLevel::Accepted => pb::AckLevel::Accepted,
-            AckLevel::Durable => pb::AckLevel::Durable,
-        };
+        let ack_level = pb::AckLevel::from(appended.level);
         Ok(Response::new(pb::AppendResponse {
             head: Some(appended.head.into()),
             ack_level: ack_level.into(),
@@ -54,16 +56,47 @@ impl LogService for Log {
         }))
     }
 
+    type AppendStreamStream = AppendStream;
+
+    async fn append_stream(
+        &self,
+        request: Request<tonic::Streaming<pb::AppendStreamRequest>>,
+    ) -> Result<Response<AppendStream>, Status> {
+        Ok(Response::new(AppendStream::new(self.service.pipeline(), request.into_inner(), self.stop.clone())))
+    }
+
     async fn flush(&self, request: Request<pb::FlushRequest>) -> Result<Response<pb::FlushResponse>, Status> {
         let request = request.into_inner();
         let head = self.service.flush(&convert::key(&request.namespace, &request.session_id)?, request.epoch).await?;
         Ok(Response::new(pb::FlushResponse { head: Some(head.into()) }))
     }
 
+    type WatchStream = Answers<pb::WatchResponse>;
+
+    async fn watch(&self, request: Request<pb::WatchRequest>) -> Result<Response<Self::WatchStream>, Status> {
+        Ok(Response::new(watch::frames(&self.service, request.into_inner(), self.stop.clone()).await?))
+    }
+
+    type ReadManyStream = ReadMany;
+
+    async fn read_many(
+        &self,
+        request: Request<tonic::Streaming<pb::ReadManyRequest>>,
+    ) -> Result<Response<ReadMany>, Status> {
+        Ok(Response::new(ReadMany::new(self.service.clone(), request.into_inner(), self.stop.clone())))
+    }
+
     type ReadFromStream = Answers<pb::ReadFromResponse>;
 
     async fn read_from(&self, request: Request<pb::ReadFromRequest>) -> Result<Response<Self::ReadFromStream>, Status> {
         let request = request.into_inner();
+        if request.follow {
+            let (wanted, pace) = follow::wanted(&request)?;
+            let follow = self.service.follow(wanted).await?;
+            let ends = (self.stop.clone(), CancellationToken::new());
+            let frames = follow::frames(follow, pace, ends).map(|frame| frame.map_err(Status::from));
+            return Ok(Response::new(Box::pin(frames)));
+        }
         let key = convert::key(&request.namespace, &request.session_id)?;
         let from = convert::seq("from_seq", request.from_seq)?;
         let incarnation = convert::incarnation(request.incarnation.as_deref())?;
@@ -77,7 +110,7 @@ impl LogService for Log {
     }
 }
 
-fn nonzero(limit: u64) -> usize {
+pub(super) fn nonzero(limit: u64) -> usize {
     if limit == 0 { usize::MAX } else { usize::try_from(limit).unwrap_or(usize::MAX) }
 }
 

@@ -126,7 +126,7 @@ impl Loop {
         let handle = runtime.handle().clone();
         let service = service.led_by(leader.unwrap_or_else(|| handle.clone()));
         let serve = async move {
-            let incoming = Arrivals::new(incoming, wire.tls.clone(), wire.options.ages());
+            let incoming = Arrivals::new(incoming, wire.tls.clone(), (wire.options.ages(), end.clone()));
             let router = match wire.router(service) {
                 Ok(router) => router,
                 Err(error) => return tracing::error!(%error, "the services cannot be described"),

@@ -12,16 +12,21 @@ pub mod server;
 pub mod tls;
 
 mod admin;
+mod append_stream;
+mod changes;
 mod codec;
 mod convert;
 mod faces;
 mod feed;
+mod follow;
 mod forks;
 mod log;
 mod owners;
+mod read_many;
 mod sessions;
 mod status;
 mod views;
+mod watch;
 mod whole;
 
 /// Most events of a batch that a server can be configured for: what a message can hold beside its other fields.

@@ -9,9 +9,13 @@ use tonic::transport::Server;
 use tonic::transport::server::Router;
 use tonic_health::pb::health_server::HealthServer;
 use tonic_health::server::HealthReporter;
+use tonic_web::GrpcWebLayer;
 use tower::layer::util::{Identity, Stack};
+use tower::util::{Either, option_layer};
+use tower_http::cors::{AllowOrigin, CorsLayer};
 
 use super::admin::Admin;
+use super::changes::Feeds;
 use super::connection::Ages;
 use super::faces::Faces;
 use super::forks::Forks;
@@ -21,6 +25,7 @@ use super::owners::Owners;
 use super::pb;
 use super::pb::admin_service_server::AdminServiceServer;
 use super::pb::face_service_server::FaceServiceServer;
+use super::pb::feed_service_server::FeedServiceServer;
 use super::pb::fork_service_server::ForkServiceServer;
 use super::pb::log_service_server::LogServiceServer;
 use super::pb::owner_service_server::OwnerServiceServer;
@@ -44,6 +49,8 @@ pub struct Options {
     pub keepalive: Duration,
     /// Whether clients may ask what services there are.
     pub reflection: bool,
+    /// Pages that may call over gRPC-web, by their origin; `*` for any. Without one, no page may.
+    pub web_origins: Vec<String>,
     /// Time until a new connection must speak HTTP/2.
     pub preface_timeout: Duration,
     /// Connections of one address at once; 0 for as many as there are.
@@ -59,6 +66,9 @@ impl Options {
         Ages { preface: self.preface_timeout, end: self.age_max.map(|age| age.saturating_add(self.age_grace)) }
     }
 }
+
+/// What stands before the services: gRPC-web and its rules, if pages may call.
+type Web = Either<Stack<GrpcWebLayer, CorsLayer>, Identity>;
 
 /// What the connections of a node share, and the handles to end it.
 pub struct Wire {
@@ -77,7 +87,7 @@ pub struct Wire {
 }
 
 /// A router whose calls are all seen.
-pub type Seen = Router<Stack<Observe, Identity>>;
+pub type Seen = Router<Stack<Web, Stack<Observe, Identity>>>;
 
 impl Wire {
     /// A wire that says it serves.
@@ -121,6 +131,9 @@ impl Wire {
             .max_decoding_message_size(options.request_bytes_max)
             .max_encoding_message_size(options.response_bytes_max);
         let (stop, tasks) = (self.stop.clone(), self.tasks.clone());
+        let feeds = FeedServiceServer::new(Feeds { service: service.clone(), stop: self.stop.clone() })
+            .max_decoding_message_size(options.request_bytes_max)
+            .max_encoding_message_size(options.response_bytes_max);
         let faces = FaceServiceServer::new(Faces { service: service.clone(), stop, tasks })
             .max_decoding_message_size(options.request_bytes_max)
             .max_encoding_message_size(options.response_bytes_max);
@@ -139,11 +152,31 @@ impl Wire {
         } else {
             (None, None)
         };
-        let router = server(options).layer(observe).add_service(log).add_service(sessions).add_service(views);
+        let web = web(&options.web_origins);
+        let mut router = server(options).accept_http1(!options.web_origins.is_empty()).layer(observe).layer(web);
+        let router = router.add_service(log).add_service(sessions).add_service(views).add_service(feeds);
         let router = router.add_service(ForkServiceServer::new(forks)).add_service(AdminServiceServer::new(admin));
         let router = router.add_service(owners).add_service(faces).add_service(self.health_service.clone());
         Ok(router.add_optional_service(v1).add_optional_service(v1alpha))
     }
+}
+
+fn web(origins: &[String]) -> Web {
+    let cors = (!origins.is_empty()).then(|| {
+        let allowed = if origins.iter().any(|origin| origin == "*") {
+            AllowOrigin::any()
+        } else {
+            AllowOrigin::list(origins.iter().filter_map(|origin| origin.parse().ok()))
+        };
+        let exposed = ["grpc-status", "grpc-message", "grpc-status-details-bin"];
+        CorsLayer::new()
+            .allow_origin(allowed)
+            .allow_methods([tonic::codegen::http::Method::POST])
+            .allow_headers(tower_http::cors::AllowHeaders::mirror_request())
+            .expose_headers(exposed.map(tonic::codegen::http::HeaderName::from_static))
+            .max_age(Duration::from_secs(3600))
+    });
+    option_layer(cors.map(|cors| Stack::new(GrpcWebLayer::new(), cors)))
 }
 
 fn server(options: &Options) -> Server {

@@ -63,6 +63,21 @@ pub(super) fn name(reason: pb::ErrorReason) -> &'static str {
     reason.as_str_name().trim_start_matches("ERROR_REASON_")
 }
 
+impl From<Error> for pb::StreamRefusal {
+    fn from(error: Error) -> Self {
+        let (code, reason) = row(error.reason);
+        let status = Status::from(error);
+        let details = bytes::Bytes::copy_from_slice(status.details());
+        Self {
+            code: code.into(),
+            reason: reason.into(),
+            message: status.message().to_owned(),
+            details,
+            is_consequence: false,
+        }
+    }
+}
+
 impl From<Error> for Status {
     fn from(error: Error) -> Self {
         let (code, reason) = row(error.reason);

@@ -10,13 +10,13 @@ use super::budget::Permit;
 use super::committer::Waiter;
 use super::fold::{Arriving, Rewritten};
 use super::ownership::Act;
-use super::session::Slot;
+use super::session::{Live, Slot};
 use super::{Error, Head, Reason, Service, durable, live, live_as, live_mut};
 use crate::model::json::Doc;
 use crate::model::{Incarnation, Limits, NewEvent, Seq, SessionKey};
 use crate::replay::admit::{Report, reads_payload};
 use crate::replay::surface::original_needed;
-use crate::store::Change;
+use crate::store::{Change, Run};
 
 /// When an append is answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,6 +69,16 @@ enum Placed {
     Queued(Waiter, Appended),
 }
 
+/// What becomes of a batch that nothing refuses.
+pub(super) enum Decided {
+    /// Its log must be folded first.
+    Fold,
+    /// Its first seq is taken.
+    Taken,
+    /// It is the end of the log now.
+    Next(Run, Vec<Report>),
+}
+
 impl Service {
     /// Appends a batch (design, section 4).
     pub async fn append(&self, append: Append) -> Result<Appended, Error> {
@@ -115,6 +125,31 @@ impl Service {
     ) -> Result<Option<Placed>, Error> {
         let mut state = slot.state.lock();
         let live = live_mut(&mut state, &append.key)?;
+        let (run, reports) = match self.decide(live, append, arriving)? {
+            Decided::Fold => return Ok(None),
+            Decided::Taken => return Ok(Some(Placed::Taken(live.birth.incarnation))),
+            Decided::Next(run, reports) => (run, reports),
+        };
+        let change = Change::Append { log: live.log, run };
+        let appended =
+            Appended { head: live.head(self.inner.store_id), level: append.level, deduplicated: false, reports };
+        Ok(Some(match (append.level, permit.take()) {
+            (AckLevel::Accepted, Some(permit)) => {
+                self.committer.accept(slot, change, permit);
+                Placed::Accepted(appended)
+            }
+            (_, permit) => Placed::Queued(self.committer.submit(slot, Some(change), permit), appended),
+        }))
+    }
+
+    /// Holds a batch to everything that can refuse it, and adds it to the log in memory if nothing does. Whoever gets a
+    /// run must queue it before the slot is unlocked.
+    pub(super) fn decide(
+        &self,
+        live: &mut Live,
+        append: &Append,
+        arriving: &Arriving<'_, '_>,
+    ) -> Result<Decided, Error> {
         live.check_incarnation(append.incarnation)?;
         live.check_whole()?;
         live.check_epoch(append.epoch, Act::Append)?;
@@ -123,10 +158,10 @@ impl Service {
             return Err(live.conflict(self.inner.store_id, Reason::SeqGap, message, None));
         }
         if append.first_seq < live.next_seq {
-            return Ok(Some(Placed::Taken(live.birth.incarnation)));
+            return Ok(Decided::Taken);
         }
         if live.needs_fold() {
-            return Ok(None);
+            return Ok(Decided::Fold);
         }
         arriving.originals.check(live.log)?;
         let reports = live.hold(arriving)?;
@@ -139,16 +174,7 @@ impl Service {
         metrics.append_events.add(u64::from(run.count));
         metrics.append_bytes.add(arriving.bytes as u64);
         reports.iter().for_each(|report| metrics.breaches.with(&[report.breach.rule()]).inc());
-        let change = Change::Append { log: live.log, run };
-        let appended =
-            Appended { head: live.head(self.inner.store_id), level: append.level, deduplicated: false, reports };
-        Ok(Some(match (append.level, permit.take()) {
-            (AckLevel::Accepted, Some(permit)) => {
-                self.committer.accept(slot, change, permit);
-                Placed::Accepted(appended)
-            }
-            (_, permit) => Placed::Queued(self.committer.submit(slot, Some(change), permit), appended),
-        }))
+        Ok(Decided::Next(run, reports))
     }
 
     /// Answers a batch whose first seq is taken: the same bytes are a repetition, other bytes a conflict.
@@ -187,7 +213,7 @@ impl Service {
 pub(super) type Docs<'t> = Vec<Option<Doc<'t>>>;
 
 /// Checks a batch against the limits and gives its weight in bytes, and the payloads that an admission will look at.
-fn check_batch<'t>(events: &'t [NewEvent], limits: &Limits) -> Result<(usize, Docs<'t>), Error> {
+pub(super) fn check_batch<'t>(events: &'t [NewEvent], limits: &Limits) -> Result<(usize, Docs<'t>), Error> {
     if events.is_empty() {
         return Err(Error::field(Reason::BatchTooLarge, "events", "is empty; at least one event is needed"));
     }

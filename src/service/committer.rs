@@ -10,7 +10,7 @@
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, UNIX_EPOCH};
 
 use parking_lot::Mutex;
@@ -21,6 +21,8 @@ use tokio_util::task::TaskTracker;
 
 use super::budget::Permit;
 use super::session::{Slot, State};
+use super::settled::Settled;
+use super::watchdog::Watchdog;
 use crate::metrics::{GroupSpan, Metrics, SpanRef};
 use crate::model::limit::HEADER_BYTES_MAX;
 use crate::store::{Change, Extent, Store};
@@ -32,8 +34,6 @@ const GROUP_CHANGES_MAX: usize = 4096;
 const HAND_OVER_BYTES: usize = 128 << 10;
 /// A commit that takes longer is a stall.
 const STALL: Duration = Duration::from_millis(20);
-/// How often the watchdog looks.
-const WATCH: Duration = Duration::from_millis(50);
 
 /// Why a waiter hears that the outcome is unknown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,7 +44,23 @@ pub(super) enum Unknown {
     Stalled,
 }
 
-type Answer = oneshot::Sender<Result<(), Unknown>>;
+/// Where an answer goes.
+enum Answer {
+    /// To whoever waits for this one entry.
+    One(oneshot::Sender<Result<(), Unknown>>),
+    /// To somebody with many entries, which are answered in the order of the queue.
+    Counted(Arc<Settled>),
+}
+
+impl Answer {
+    fn send(self, committed: Result<(), Unknown>) {
+        match self {
+            // A client that went away does not hear the answer.
+            Self::One(waiter) => drop(waiter.send(committed)),
+            Self::Counted(settled) => settled.note(committed),
+        }
+    }
+}
 
 /// Told once everything queued before it is durable. Dropped unanswered only if the runtime goes away.
 pub(super) type Waiter = oneshot::Receiver<Result<(), Unknown>>;
@@ -95,6 +111,8 @@ struct Shared {
     watchdog: Watchdog,
     /// A commit failed: nothing more is stored, and nothing that was not durable will be.
     failed: AtomicBool,
+    /// The position of the last commit, for who wants to be woken.
+    position: tokio::sync::watch::Sender<u64>,
     now_ms: fn() -> u64,
 }
 
@@ -113,13 +131,30 @@ impl Committer {
         };
         let watchdog = Watchdog::start(timeout, stalled);
         let (closing, failed) = (CancellationToken::new(), AtomicBool::new(false));
-        let shared = Shared { store, metrics, queue, waiting, window, tasks, closing, watchdog, failed, now_ms };
+        let shared = Shared {
+            store,
+            metrics,
+            queue,
+            waiting,
+            window,
+            tasks,
+            closing,
+            watchdog,
+            failed,
+            position: tokio::sync::watch::Sender::default(),
+            now_ms,
+        };
         Self { shared: Arc::new(shared), leader: Handle::current() }
     }
 
     /// The same committer, its commits started on another runtime.
     pub(super) fn led_by(&self, leader: Handle) -> Self {
         Self { shared: self.shared.clone(), leader }
+    }
+
+    /// Moves with every commit.
+    pub(super) fn mark(&self) -> tokio::sync::watch::Receiver<u64> {
+        self.shared.position.subscribe()
     }
 
     /// Whether a commit has been waiting for the disk for long.
@@ -165,13 +200,23 @@ impl Committer {
     /// Called with the slot locked, so that the order of the queue is the order of the log.
     pub(super) fn submit(&self, slot: &Arc<Slot>, change: Option<Change>, permit: Option<Permit>) -> Waiter {
         let (answer, waiter) = oneshot::channel();
+        self.queue(slot, change, (permit, Answer::One(answer)));
+        waiter
+    }
+
+    /// The same for somebody with many entries on their way, who counts.
+    pub(super) fn submit_counted(&self, slot: &Arc<Slot>, change: Change, to: (Permit, &Arc<Settled>)) {
+        let (permit, settled) = to;
+        self.queue(slot, Some(change), (Some(permit), Answer::Counted(settled.clone())));
+    }
+
+    fn queue(&self, slot: &Arc<Slot>, change: Option<Change>, (permit, answer): (Option<Permit>, Answer)) {
         let is_barrier = change.is_none();
         let (slot, answer, span) = (slot.clone(), Some(answer), SpanRef::current());
         let entry = Entry { slot, is_barrier, change, answer, span, _permit: permit };
         let mut queue = self.shared.queue.lock();
         queue.entries.push_back(entry);
         self.shared.start(&mut queue, &self.leader);
-        waiter
     }
 
     /// Queues changes of one session in one piece, and tells when they and everything before them is durable.
@@ -185,7 +230,8 @@ impl Committer {
             Entry { slot, is_barrier: false, change: Some(change), answer: None, span: None, _permit: None }
         });
         let changes: Vec<_> = changes.collect();
-        let barrier = Entry { slot, is_barrier: true, change: None, answer: Some(answer), span, _permit: permit };
+        let barrier =
+            Entry { slot, is_barrier: true, change: None, answer: Some(Answer::One(answer)), span, _permit: permit };
         let mut queue = self.shared.queue.lock();
         queue.entries.extend(changes);
         queue.entries.push_back(barrier);
@@ -287,22 +333,30 @@ impl Shared {
         if committed.is_ok() {
             let changing = group.entries.iter().filter(|entry| !entry.is_barrier);
             changing.zip(changes).for_each(|(entry, change)| settle(&*self.store, (&entry.slot, change), time_ms));
+        } else {
+            for entry in &group.entries {
+                if let State::Live(live) = &*entry.slot.state.lock() {
+                    live.give_up();
+                }
+            }
         }
         // Before the answers: whoever hears that the queue is empty must find room in it.
         drop(group);
-        for answer in std::mem::take(&mut *self.waiting.lock()) {
-            // A client that went away does not hear the answer.
-            let _ = answer.send(committed);
+        answer_all(std::mem::take(&mut *self.waiting.lock()), committed);
+        if self.position.receiver_count() > 0 {
+            self.position.send_replace(self.store.position().0);
         }
     }
+}
+
+fn answer_all(answers: impl IntoIterator<Item = Answer>, committed: Result<(), Unknown>) {
+    answers.into_iter().for_each(|answer| answer.send(committed));
 }
 
 /// Tells everybody who waits, for the running group or behind it, that the outcome is unknown.
 fn give_up(queue: &Mutex<Queue>, waiting: &Mutex<Vec<Answer>>) {
     let behind: Vec<Answer> = queue.lock().entries.iter_mut().filter_map(|entry| entry.answer.take()).collect();
-    for answer in std::mem::take(&mut *waiting.lock()).into_iter().chain(behind) {
-        let _ = answer.send(Err(Unknown::Stalled));
-    }
+    answer_all(std::mem::take(&mut *waiting.lock()).into_iter().chain(behind), Err(Unknown::Stalled));
 }
 
 impl Shared {
@@ -334,7 +388,8 @@ fn settle(store: &dyn Store, (slot, change): (&Slot, &Change), time_ms: u64) {
         | Change::Create { log, .. }
         | Change::Fork { log, .. }
         | Change::Owner { log, .. } => log,
-        Change::Delete { .. } | Change::Detach { .. } | Change::Purge { .. } => return,
+        Change::Delete { log, .. } => return slot.parted(*log),
+        Change::Detach { .. } | Change::Purge { .. } => return,
     };
     if let State::Live(live) = &mut *slot.state.lock()
         && live.log == *log
@@ -349,56 +404,5 @@ fn settle(store: &dyn Store, (slot, change): (&Slot, &Change), time_ms: u64) {
         if let Some(note) = live.durable_note() {
             store.note(*log, note);
         }
-    }
-}
-
-/// Measures how long the disk takes, from a thread that does not wait for it.
-struct Watchdog {
-    epoch: Instant,
-    /// Milliseconds since the epoch at which the running commit began, plus one; 0 when none runs.
-    since: Arc<AtomicU64>,
-    stop: Arc<AtomicBool>,
-}
-
-impl Watchdog {
-    fn start(timeout: Duration, stalled: impl Fn() + Send + 'static) -> Self {
-        let (epoch, since, stop) = (Instant::now(), Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
-        let (watched, stopped) = (since.clone(), stop.clone());
-        let watch = move || {
-            while !stopped.load(Ordering::Relaxed) {
-                std::thread::sleep(WATCH);
-                if took(epoch, &watched).is_some_and(|took| took > timeout) {
-                    stalled();
-                }
-            }
-        };
-        let started = std::thread::Builder::new().name("quipu-watchdog".to_owned()).spawn(watch);
-        if let Err(error) = started {
-            tracing::warn!(%error, "no watchdog: appends wait for a stalled disk without end");
-        }
-        Self { epoch, since, stop }
-    }
-
-    fn during<T>(&self, work: impl FnOnce() -> T) -> T {
-        self.since.store(self.epoch.elapsed().as_millis() as u64 + 1, Ordering::Relaxed);
-        let done = work();
-        self.since.store(0, Ordering::Relaxed);
-        done
-    }
-
-    fn took(&self) -> Option<Duration> {
-        took(self.epoch, &self.since)
-    }
-}
-
-/// How long the running commit takes already, if one runs.
-fn took(epoch: Instant, since: &AtomicU64) -> Option<Duration> {
-    let began = since.load(Ordering::Relaxed).checked_sub(1)?;
-    Some(epoch.elapsed().saturating_sub(Duration::from_millis(began)))
-}
-
-impl Drop for Watchdog {
-    fn drop(&mut self) {
-        self.stop.store(true, Ordering::Relaxed);
     }
 }

@@ -174,6 +174,14 @@ impl Error {
         Self { reason, message: format!("`{field}` {problem}"), fact: Fact::Field(field) }
     }
 
+    /// Where the log ends, accepted and durable, if the refusal says so; else zeros.
+    pub fn ends(&self) -> (u64, u64) {
+        match &self.fact {
+            Fact::Conflict { head, .. } => (head.next_seq.get(), head.durable_next_seq.get()),
+            _ => (0, 0),
+        }
+    }
+
     /// The same refusal with a fact.
     #[must_use]
     pub fn with(self, fact: Fact) -> Self {

@@ -11,19 +11,24 @@ mod committer;
 mod detach;
 mod error;
 mod face;
+mod feed;
 mod fold;
+mod follow;
 mod fork;
 mod head;
 mod note;
 mod options;
 mod owner;
 mod ownership;
+mod pipeline;
 mod purge;
 mod read;
 mod retention;
 mod session;
+mod settled;
 mod slots;
 mod view;
+mod watchdog;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -42,12 +47,15 @@ pub use self::append::{AckLevel, Append, Appended};
 pub use self::detach::{Copied, Detaching};
 pub use self::error::{Error, Fact, Reason};
 pub use self::face::{Inspected, Loaded, Repair, Repaired};
+pub use self::feed::{Feed, FeedStep};
 pub use self::fold::TailState;
+pub use self::follow::{Ending, Follow, Step, Wanted};
 pub use self::fork::{Fork, Forked, Preset};
 pub use self::head::{Head, Session};
 pub use self::options::Options;
 pub use self::owner::{Prepare, Prepared, check_ttl};
 pub use self::ownership::{Claim, Holding};
+pub use self::pipeline::{Offer, Outcome, Pipeline, Stored};
 pub use self::purge::{Purged, Purging, Usage};
 pub use self::read::{Batch, Reading};
 pub use self::retention::{Aged, Kept, Retaining, Retention};
@@ -72,6 +80,8 @@ struct Inner {
     appends: Budget,
     calls: Budget,
     reads: Budget,
+    followers: Budget,
+    follow_bytes: Budget,
     draining: AtomicBool,
     /// Held by whoever purges.
     purging: Arc<tokio::sync::Mutex<()>>,
@@ -114,6 +124,8 @@ impl Service {
             appends: Budget::new(options.append_budget_bytes),
             calls: Budget::new(CALLS_MAX),
             reads: Budget::new(options.reads_max),
+            followers: Budget::new(options.followers_max),
+            follow_bytes: Budget::new(options.follow_budget_bytes),
             draining: AtomicBool::new(false),
             purging: Arc::default(),
             crammed: AtomicBool::new(false),
@@ -265,13 +277,17 @@ impl Service {
         let slot = self.inner.slots.get(key).await?;
         let queued = {
             let mut state = slot.state.lock();
-            let live = live(&state, key)?;
+            let live = live_mut(&mut state, key)?;
             live.check_incarnation(incarnation)?;
             let change = Change::Delete { log: live.log, next_seq: live.next_seq, chain: live.chain };
             let allowed = live.check_epoch(epoch, Act::Keep).map(|()| live.head(self.inner.store_id));
+            if allowed.is_ok() {
+                slot.part(live);
+            }
             allowed.map(|head| {
+                let waiter = self.committer.submit(&slot, Some(change), permit);
                 *state = State::Absent;
-                (head, self.committer.submit(&slot, Some(change), permit))
+                (head, waiter)
             })
         };
         let head = self.settled(&slot, queued).await?;
@@ -373,13 +389,18 @@ fn crowded() -> Error {
 }
 
 async fn durable(waiter: Waiter) -> Result<(), Error> {
-    match waiter.await {
-        Ok(Ok(())) => Ok(()),
-        Ok(Err(Unknown::Stalled)) => {
-            Err(Error::new(Reason::SyncTimeout, "the disk did not answer in time; the outcome is unknown"))
-        }
-        Ok(Err(Unknown::Failed)) | Err(_) => {
-            Err(Error::new(Reason::SyncFailed, "the disk failed while the request waited; the outcome is unknown"))
+    waiter.await.unwrap_or(Err(Unknown::Failed)).map_err(Into::into)
+}
+
+impl From<Unknown> for Error {
+    fn from(unknown: Unknown) -> Self {
+        match unknown {
+            Unknown::Stalled => {
+                Self::new(Reason::SyncTimeout, "the disk did not answer in time; the outcome is unknown")
+            }
+            Unknown::Failed => {
+                Self::new(Reason::SyncFailed, "the disk failed while the request waited; the outcome is unknown")
+            }
         }
     }
 }

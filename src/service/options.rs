@@ -14,8 +14,14 @@ pub struct Options {
     pub limits: Limits,
     /// Bytes of appends that may wait at once.
     pub append_budget_bytes: usize,
+    /// Bytes of batches that one stream of appends may have unanswered.
+    pub stream_credit_bytes: usize,
     /// Reads that may run at once.
     pub reads_max: usize,
+    /// Streams and sessions on streams that may follow at once.
+    pub followers_max: usize,
+    /// Bytes of recent events kept for all followers together.
+    pub follow_budget_bytes: usize,
     /// How long an accepted change may wait for company before it is written.
     pub accept_window: Duration,
     /// How long an append waits for the disk before its outcome is called unknown.
@@ -33,7 +39,10 @@ impl Default for Options {
         Self {
             limits: Limits::default(),
             append_budget_bytes: 64 << 20,
+            stream_credit_bytes: 4 << 20,
             reads_max: 256,
+            followers_max: 20_000,
+            follow_budget_bytes: 32 << 20,
             accept_window: Duration::from_millis(200),
             commit_timeout: Duration::from_secs(30),
             idle_sessions_max: 10_000,

@@ -167,14 +167,14 @@ impl Reading {
 }
 
 /// A damaged run is refused as a whole, but the reader may already have events of it.
-fn corrupt_at_least(refusal: Error, next: Seq) -> Error {
+pub(super) fn corrupt_at_least(refusal: Error, next: Seq) -> Error {
     match refusal.fact {
         Fact::Corrupt { good_next_seq } if good_next_seq < next => error::corrupt(next),
         _ => refusal,
     }
 }
 
-fn load(store: &dyn Store, log: LogId, (from, end): (Seq, Seq), bytes_max: usize) -> Result<Batch, Error> {
+pub(super) fn load(store: &dyn Store, log: LogId, (from, end): (Seq, Seq), bytes_max: usize) -> Result<Batch, Error> {
     let (mut events, mut decoder) = (Vec::new(), event::Decoder::default());
     for run in store.read(log, from, bytes_max)? {
         run.decode_into(&mut decoder, &mut events)?;

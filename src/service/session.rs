@@ -1,13 +1,14 @@
 //! One session in memory: where its log stands, accepted and durable.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Weak};
 use std::time::Instant;
 
 use parking_lot::Mutex;
 
 use super::fold::{Arriving, Fold};
+use super::follow::{Ended, Tail};
 use super::note::Noted;
 use super::ownership::{Act, Moment, Ownership};
 use super::{FirstClaim, Head, Session, error};
@@ -29,6 +30,27 @@ pub(super) struct Slot {
     pub(super) folding: Arc<tokio::sync::Mutex<()>>,
     /// Held by whoever copies what the log shares.
     pub(super) detaching: Arc<tokio::sync::Mutex<()>>,
+    /// The ends of logs whose deletion is not durable yet.
+    pub(super) leaving: Mutex<Vec<(LogId, Weak<Mutex<Tail>>)>>,
+}
+
+impl Slot {
+    /// A log is being deleted; its followers hear it when that is durable.
+    pub(super) fn part(&self, live: &Live) {
+        if live.tail.strong_count() > 0 {
+            self.leaving.lock().push((live.log, live.tail.clone()));
+        }
+    }
+
+    /// The deletion of a log is durable.
+    pub(super) fn parted(&self, log: LogId) {
+        let mut leaving = self.leaving.lock();
+        for (_, tail) in leaving.extract_if(.., |(leaving, _)| *leaving == log) {
+            if let Some(tail) = tail.upgrade() {
+                tail.lock().end(Ended::Deleted);
+            }
+        }
+    }
 }
 
 #[derive(Debug, Default)]
@@ -70,6 +92,8 @@ pub(super) struct Live {
     pub(super) is_unborn: bool,
     /// Who may write.
     pub(super) ownership: Ownership,
+    /// What followers look at, as long as there are some.
+    pub(super) tail: Weak<Mutex<Tail>>,
 }
 
 impl Live {
@@ -91,6 +115,7 @@ impl Live {
             request: [0; 16],
             is_unborn: false,
             ownership: Ownership::default(),
+            tail: Weak::new(),
         }
     }
 
@@ -149,6 +174,9 @@ impl Live {
         self.summary.add(&Summary::of(&run.events));
         (self.next_seq, self.chain) = (next_seq, chain);
         self.pending.push_back(run.clone());
+        if let Some(tail) = self.tail.upgrade() {
+            tail.lock().accept(&run);
+        }
         Ok(run)
     }
 
@@ -157,6 +185,16 @@ impl Live {
         self.pending.pop_front();
         (self.durable_next_seq, self.durable_chain) = (run.next_seq(), run.chain);
         self.updated_ms = self.updated_ms.max(time_ms);
+        if let Some(tail) = self.tail.upgrade() {
+            tail.lock().settle(self.durable_next_seq);
+        }
+    }
+
+    /// A commit failed: what is pending may be lost.
+    pub(super) fn give_up(&self) {
+        if let Some(tail) = self.tail.upgrade() {
+            tail.lock().end(Ended::Uncertain);
+        }
     }
 
     pub(super) fn head(&self, store: [u8; 16]) -> Head {

@@ -61,7 +61,8 @@ impl Slots {
         Ok(())
     }
 
-    fn slot(&self, key: &SessionKey) -> Arc<Slot> {
+    /// The slot of a name, with whatever is known of it already.
+    pub(super) fn slot(&self, key: &SessionKey) -> Arc<Slot> {
         let tick = self.tick.load(Ordering::Relaxed);
         let mut slots = self.by_name.lock();
         if let Some(slot) = slots.get(key) {

@@ -6,6 +6,7 @@
 
 use std::sync::Arc;
 
+use super::feed_contract::changes_are_read_by_position;
 use super::{
     Birth, Change, Health, ListCursor, ListFilter, LogId, Position, Run, Session, Store, StoreError, contract_notes,
     new_incarnation,
@@ -25,7 +26,7 @@ type Test = fn(&mut dyn Harness);
 
 /// Runs the whole contract, each test on a store of its own.
 pub(super) fn hold(make: &dyn Fn() -> Box<dyn Harness>) {
-    let tests: [(&str, Test); 13] = [
+    let tests: [(&str, Test); 14] = [
         ("positions follow the order of the changes", positions_follow_the_order_of_the_changes),
         ("what commit returned is there", what_commit_returned_is_there),
         ("a log is read from any seq", a_log_is_read_from_any_seq),
@@ -41,6 +42,7 @@ pub(super) fn hold(make: &dyn Fn() -> Box<dyn Harness>) {
             super::handover::an_owner_is_there_with_its_epoch_and_moves_no_event,
         ),
         ("a note is its own log's last or none", contract_notes::a_note_is_the_last_of_its_log_or_none),
+        ("changes are read by position", changes_are_read_by_position),
         ("a closed engine refuses and is read", a_closed_engine_refuses_and_is_read),
     ];
     for (name, test) in tests.into_iter().chain(sharing::TESTS) {

@@ -6,8 +6,8 @@ use parking_lot::Mutex;
 
 use super::memory::MemoryStore;
 use super::{
-    Change, Extent, Found, Health, ListCursor, ListFilter, ListPage, LogId, Note, Position, Remains, Run, Store,
-    StoreError,
+    Change, ChangePage, Extent, Found, Health, ListCursor, ListFilter, ListPage, LogId, Note, Position, Remains, Run,
+    Session, Store, StoreError,
 };
 use crate::model::{Seq, SessionKey};
 
@@ -124,6 +124,14 @@ impl Store for FaultStore {
 
     fn remains(&self, after: Option<LogId>, count: usize) -> Result<Vec<Remains>, StoreError> {
         self.live.remains(after, count)
+    }
+
+    fn changes(&self, from: Position, bytes_max: usize) -> Result<ChangePage, StoreError> {
+        self.live.changes(from, bytes_max)
+    }
+
+    fn sessions(&self, after: LogId, count: usize) -> Result<Vec<Session>, StoreError> {
+        self.live.sessions(after, count)
     }
 
     fn health(&self) -> Health {

@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use parking_lot::RwLock;
 
 use super::{
-    Change, Damage, Extent, Found, Graft, Health, ListCursor, ListFilter, ListPage, LogId, NOTE_BYTES_MAX, Note,
-    Position, Remains, Run, Session, Store, StoreError, extents,
+    Birth, Change, ChangePage, Committed, Damage, Extent, Found, Graft, Health, ListCursor, ListFilter, ListPage,
+    LogId, NOTE_BYTES_MAX, Note, Position, Remains, Run, Session, Store, StoreError, extents,
 };
 use crate::codec::{Chain, Summary};
 use crate::model::{Seq, SessionKey};
@@ -31,6 +31,8 @@ struct State {
     runs: HashMap<LogId, BTreeMap<Seq, Run>>,
     notes: HashMap<LogId, Note>,
     extents: HashMap<LogId, Arc<[Extent]>>,
+    births: HashMap<LogId, Arc<Birth>>,
+    changes: Vec<Committed>,
     closed: bool,
 }
 
@@ -54,6 +56,7 @@ impl State {
         match change {
             Change::Create { log, birth } => {
                 self.names.insert(birth.key.clone(), *log);
+                self.births.insert(*log, birth.clone());
                 self.sessions.insert(*log, Session::born(*log, birth.clone(), (time_ms, position)));
             }
             Change::Append { log, run } | Change::Repair { log, run } => {
@@ -79,12 +82,16 @@ impl State {
                 (session.owner, session.position) = (Some(owner.clone()), position);
             }
         }
+        let mut committed = Committed::of(change, position, time_ms);
+        committed.name(|log| self.births.get(&log).cloned());
+        self.changes.push(committed);
         Ok(())
     }
 
     fn fork(&mut self, log: LogId, graft: &Graft, at: (u64, Position)) {
         let session = Session::grafted(log, graft, at);
         self.names.insert(session.birth.key.clone(), log);
+        self.births.insert(log, session.birth.clone());
         if let Some(run) = extents::marker(graft) {
             self.runs.entry(log).or_default().insert(run.first_seq, run);
         }
@@ -237,6 +244,27 @@ impl Store for MemoryStore {
         let state = self.state.read();
         let deleted = state.deleted.values().filter(|session| after.is_none_or(|after| session.log > after));
         Ok(deleted.take(count).map(|session| state.remains_of(session)).collect())
+    }
+
+    fn changes(&self, from: Position, bytes_max: usize) -> Result<ChangePage, StoreError> {
+        let state = self.state.read();
+        let start = state.changes.partition_point(|change| change.position < from);
+        let mut bytes = 0;
+        let within = |change: &&Committed| {
+            let fits = bytes == 0 || bytes <= bytes_max;
+            bytes += 1 + change.run.as_ref().map_or(0, |run| run.events.len());
+            fits
+        };
+        let changes = state.changes[start..].iter().take_while(within).cloned().collect();
+        Ok(ChangePage { first_kept: Position(1), changes })
+    }
+
+    fn sessions(&self, after: LogId, count: usize) -> Result<Vec<Session>, StoreError> {
+        let state = self.state.read();
+        let mut sessions: Vec<Session> = state.sessions.values().filter(|s| s.log > after).cloned().collect();
+        sessions.sort_by_key(|session| session.log);
+        sessions.truncate(count);
+        Ok(sessions)
     }
 
     fn health(&self) -> Health {

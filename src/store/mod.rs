@@ -7,6 +7,7 @@
 //! What is absent: nothing here knows the wire, a runtime, an owner or a turn (what a list shows of a log is folded by
 //! the codec). Nothing above knows sled.
 
+mod changes;
 pub mod extents;
 pub mod fault;
 pub mod local;
@@ -17,12 +18,15 @@ mod contract;
 #[cfg(test)]
 mod contract_notes;
 #[cfg(test)]
+mod feed_contract;
+#[cfg(test)]
 mod handover;
 
 use std::sync::Arc;
 
 use bytes::Bytes;
 
+pub use self::changes::{ChangePage, Committed};
 pub use self::extents::Remains;
 pub use crate::codec::change::Birth;
 pub use crate::codec::graft::{Extent, Graft};
@@ -398,6 +402,15 @@ pub trait Store: Send + Sync {
     /// Deleted logs that still hold something, after `after`, in the order of their ids. What they call unneeded stays
     /// so: only what shares an event already can be forked into something that shares it.
     fn remains(&self, after: Option<LogId>, count: usize) -> Result<Vec<Remains>, StoreError>;
+
+    /// Changes by position from `from` on, without a hole, about `bytes_max` bytes of them but one group at least; empty
+    /// past the last one. What damage took is there as lost. Where changes below a position are not kept any more, the
+    /// page says so and starts behind them.
+    fn changes(&self, from: Position, bytes_max: usize) -> Result<ChangePage, StoreError>;
+
+    /// Live sessions by log after `after`, about `count` of them; empty when there are no more. The order does not change,
+    /// so that who walks it while sessions change meets all that were there from start to end.
+    fn sessions(&self, after: LogId, count: usize) -> Result<Vec<Session>, StoreError>;
 
     /// Whether a commit would be taken.
     fn health(&self) -> Health;

@@ -48,14 +48,14 @@ def main():
     os.chmod(LAB / "setup.sh", 0o755)
     shutil.copyfile(HERE / "quipu.rs", LAB / "src/adapters/quipu.rs")
     proto = ROOT / "proto"
-    files = ", ".join(f'"{proto}/quipu/v1/{name}.proto"' for name in ("types", "session", "log"))
+    files = ", ".join(f'"{proto}/quipu/v1/{name}.proto"' for name in ("types", "errors", "session", "log"))
     patch(LAB / "src/adapters/mod.rs", ("mod redis;", "mod quipu;\nmod redis;"),
           ('        "redis" =>', '        "quipu" => Arc::new(quipu::open(a).await?),\n        "redis" =>'))
     patch(LAB / "build.rs", ("    Ok(())", f'    tonic_prost_build::configure().bytes(".").build_server(false)\n'
                              f'        .compile_protos(&[{files}], &["{proto}"])?;\n    Ok(())'))
     patch(LAB / "setup.sh", ("    gcgrow)", '    quipu)   port=4130; bg $p "$QUIPU_BIN" serve --data-dir "$d" '
                              '--listen 127.0.0.1:$port --log warn ;;\n    gcgrow)'))
-    patch(LAB / "bench.py", ('    "gcgrow": ', '    "quipu":      ("quipu", "quipu", [], ["W1", "W2", "W3", "W4"]),\n'
+    patch(LAB / "bench.py", ('    "gcgrow": ', '    "quipu":      ("quipu", "quipu", [], ["W1", "W2", "W3", "W4", "W5", "W6", "W7", "W7b"]),\n'
                              '    "gcgrow": '))
     if "KEEP" in os.environ:
         every = re.findall(r"mod (\w+);", (LAB / "src/adapters/mod.rs").read_text())

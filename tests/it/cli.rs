@@ -214,3 +214,73 @@ fn a_reader_who_had_enough_is_no_failure() {
         assert!(output.status.success() && output.stderr.is_empty(), "{args:?}: {}", text(&output.stderr));
     }
 }
+
+#[test]
+fn tail_and_changes_go_on_by_themselves_over_a_restart_of_the_server() {
+    use std::io::{BufRead, BufReader};
+
+    let dir = tempfile::tempdir().unwrap();
+    let server = Process::start(dir.path(), &[]);
+    let target = std::sync::Arc::new(std::sync::Mutex::new(server.address.clone()));
+    let address = relay(target.clone());
+    server.json(&["create", "demo", "--profile", "raw"], b"");
+    let event =
+        |turn: u64| format!("{{\"type\":\"note\",\"time\":1,\"ignorable\":true,\"data\":{{\"turn\":{turn}}}}}\n");
+    server.json(&["append", "demo"], (event(1) + &event(2)).as_bytes());
+    let tailed = server.json(&["tail", "demo", "--count", "1"], b"");
+    assert_eq!(tailed.iter().map(|line| line["seq"].as_u64().unwrap()).collect::<Vec<_>>(), [1]);
+    let filtered = server.json(&["tail", "demo", "--turn", "1", "--type", "no*"], b"");
+    assert_eq!(filtered.iter().map(|line| line["seq"].as_u64().unwrap()).collect::<Vec<_>>(), [0]);
+    let changes = server.json(&["changes"], b"");
+    let kinds: Vec<_> = changes.iter().map(|line| line["kind"].as_str().unwrap()).collect();
+    assert_eq!(kinds, ["create", "append"]);
+
+    let follow = |args: &[&str]| {
+        let mut command = quipu();
+        command.args(args).args(["--json", "--address", &address]).stdout(Stdio::piped()).stderr(Stdio::null());
+        let mut child = command.spawn().unwrap();
+        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        (child, lines)
+    };
+    let (mut tail, mut events) = follow(&["tail", "demo", "--follow", "--from", "0"]);
+    let (mut display, mut shown) = follow(&["watch", "demo"]);
+    let (mut feed, mut positions) = follow(&["changes", "--follow"]);
+    let value =
+        |line: Option<std::io::Result<String>>| -> Value { serde_json::from_str(&line.unwrap().unwrap()).unwrap() };
+    (0..2).for_each(|seq| assert_eq!(value(events.next())["seq"], seq));
+    (0..2).for_each(|seq| assert_eq!(value(shown.next())["seq"], seq));
+    (1..3).for_each(|position| assert_eq!(value(positions.next())["position"], position));
+    server.end();
+    let server = Process::start(dir.path(), &[]);
+    target.lock().unwrap().clone_from(&server.address);
+    server.json(&["append", "demo"], event(3).as_bytes());
+    assert_eq!(value(events.next())["seq"], 2);
+    assert_eq!(value(shown.next())["seq"], 2);
+    assert_eq!(value(positions.next())["position"], 3);
+    for child in [&mut tail, &mut display, &mut feed] {
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+    server.end();
+}
+
+/// One address for a server that comes back at another.
+fn relay(target: std::sync::Arc<std::sync::Mutex<String>>) -> String {
+    use std::net::{Shutdown, TcpListener, TcpStream};
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = format!("http://{}", listener.local_addr().unwrap());
+    std::thread::spawn(move || {
+        for inner in listener.incoming().map_while(Result::ok) {
+            let to = target.lock().unwrap().trim_start_matches("http://").to_owned();
+            let Ok(outer) = TcpStream::connect(to) else { continue };
+            for (mut from, mut to) in [(inner.try_clone().unwrap(), outer.try_clone().unwrap()), (outer, inner)] {
+                std::thread::spawn(move || {
+                    // Either side may end it.
+                    let _ = std::io::copy(&mut from, &mut to);
+                    let _ = to.shutdown(Shutdown::Both);
+                });
+            }
+        }
+    });
+    address
+}

@@ -26,6 +26,48 @@ fn a_python_client_with_generated_stubs_creates_appends_reads_and_sees_typed_err
     server.end();
 }
 
+#[test]
+fn a_python_client_follows_over_cuts_while_another_appends() {
+    let Some(python) = python::with_modules("grpc, grpc_tools") else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let server = Process::start(&dir.path().join("data"), &[]);
+    let stubs = dir.path().join("stubs");
+    std::fs::create_dir(&stubs).unwrap();
+    let mut client = Command::new(python);
+    let address = server.address.trim_start_matches("http://");
+    client.arg(file("tests/clients/python_follow.py")).arg(address).arg(file("proto")).arg(&stubs);
+    let output = run_with(&mut client, b"");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    server.end();
+}
+
+/// What a page does, by the fetch of Node: gRPC-web, with the checks that a browser makes of its answers.
+#[test]
+fn a_page_watches_a_session_over_grpc_web_is_cut_and_goes_on_without_a_gap() {
+    if !Command::new("node").arg("--version").output().is_ok_and(|output| output.status.success()) {
+        return skipped("no node");
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let origin = "http://page.example";
+    let server = Process::start(dir.path(), &["--web-origins", origin]);
+    server.json(&["create", "web", "--profile", "raw"], b"");
+    let script = file("tests/clients/web_watch.mjs");
+    let run = |origin: &str| {
+        let mut page = Command::new("node");
+        page.arg(&script).args([server.address.as_str(), "web", origin]);
+        run_with(&mut page, b"")
+    };
+    let elsewhere = run("http://elsewhere.example");
+    assert!(String::from_utf8_lossy(&elsewhere.stderr).contains("no preflight"));
+    let output = run(origin);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let seen: Vec<u64> = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(seen, (0..20).collect::<Vec<_>>());
+    // Others are served as ever on the same port.
+    assert_eq!(server.json(&["stat", "web"], b"")[0]["head"]["next_seq"], 20);
+    server.end();
+}
+
 /// grpcurl from the Python package, or from the path.
 fn grpcurl() -> Option<PathBuf> {
     let python = std::env::var("QUIPU_PYTHON").unwrap_or_else(|_| "python3".to_owned());

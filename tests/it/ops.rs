@@ -522,6 +522,7 @@ async fn host(address: Arc<Mutex<String>>, end: Arc<std::sync::atomic::AtomicBoo
     (seq, gap)
 }
 
+/// cases.md C99: the next process is there before the lock is free, and waits; each update goes through.
 #[test]
 fn restarts_under_load_lose_nothing_and_hosts_see_only_what_they_can_retry() {
     let rounds = setting("QUIPU_RESTARTS", 20);

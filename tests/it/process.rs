@@ -7,6 +7,7 @@ use tonic::Code;
 use tonic_health::pb::health_check_response::ServingStatus;
 use tonic_health::pb::health_client::HealthClient;
 
+use crate::follow::{Follower, following};
 use crate::support::process::{Process, quipu, run_with};
 use crate::support::{Calls, Read, all_of, batch, note, notes, refused, run, stored};
 
@@ -93,6 +94,50 @@ fn the_term_signal_ends_streams_keeps_what_was_acknowledged_and_exits_with_0() {
         assert_eq!((head.next_seq, head.durable_next_seq), (32, 32));
         let read = client.read(pb::ReadFromRequest { from_seq: 29, ..all_of("s") }).await.unwrap();
         assert_eq!(read.events()[1..], stored(30, &notes("a", 2)));
+        server.end();
+    });
+}
+
+/// cases.md C101, C102: followers, a stream whose client never leaves, and an append that is not synced hold nobody up;
+/// the last line of the log says what was flushed.
+#[test]
+fn clients_that_never_leave_do_not_hold_up_the_end() {
+    run(async {
+        let dir = tempfile::tempdir().unwrap();
+        let mut server = Process::start(dir.path(), &["--accept-window", "30s", "--drain-timeout", "20s"]);
+        let mut client = server.client().await;
+        client.make("s").await;
+        let accepted = |first| pb::AppendRequest {
+            ack_level: Some(pb::AckLevel::Accepted.into()),
+            ..batch("s", first, notes("a", 1))
+        };
+        client.append(accepted(0)).await.unwrap();
+        let mut followers = Vec::new();
+        for _ in 0..100 {
+            followers.push(Follower::start(&mut client, following("s", 0)).await);
+        }
+        // Its request never ends, and it reads no answers.
+        let frames = tokio_stream::pending::<pb::AppendStreamRequest>();
+        let stubborn = client.log.append_stream(frames).await.unwrap();
+        // Connected, and says nothing: no goodbye of the server reaches anybody.
+        let silent = std::net::TcpStream::connect(server.address.trim_start_matches("http://")).unwrap();
+        client.append(accepted(1)).await.unwrap();
+        let began = std::time::Instant::now();
+        server.signal("TERM");
+        for follower in followers {
+            assert_eq!(follower.ended().await, pb::ReadEndReason::Draining);
+        }
+        assert_eq!(server.wait().code(), Some(0), "{}", server.log());
+        assert!(began.elapsed().as_secs() < 20, "{:?}", began.elapsed());
+        let log = server.log();
+        let last: serde_json::Value = serde_json::from_str(log.lines().last().unwrap()).unwrap();
+        // What waited for the window of ACCEPTED: two changes, in one group or in two.
+        assert_eq!((&last["message"], &last["position"], &last["flushed"]), (&"closed".into(), &3.into(), &2.into()));
+        drop((stubborn, silent));
+
+        let server = Process::start(dir.path(), &[]);
+        let head = server.client().await.head("s").await;
+        assert_eq!((head.next_seq, head.durable_next_seq), (2, 2));
         server.end();
     });
 }

@@ -121,6 +121,7 @@ fn two_hundred_and_thirty_thousand_small_events_reach_a_client_with_default_limi
                     }
                 }
                 pb::read_from_response::Frame::End(found) => end = Some(found),
+                other => panic!("not for a read that ends: {other:?}"),
             }
         }
         assert_eq!(end.unwrap().reason(), pb::ReadEndReason::EndOfLog);

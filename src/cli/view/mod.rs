@@ -192,7 +192,7 @@ pub(super) async fn history(args: HistoryArgs) -> anyhow::Result<()> {
                     if args.target.json {
                         println!("{}", String::from_utf8_lossy(&lines::write(&event)));
                     } else {
-                        println!("{}", super::command::row(&event));
+                        println!("{}", super::read::row(&event));
                     }
                 }
             }

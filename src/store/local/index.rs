@@ -14,6 +14,7 @@
 //! | `r` log, first seq | a block of places |
 //! | `k` log, number of the piece | a piece of its note |
 //! | `o` log | the ownership; the session has its checksum, so that neither can be older than the other |
+//! | `g` log | the birth of a session that was deleted |
 //! | `!mark` | the checkpoint: cursor, horizon, number of names and of shares, highest log, format |
 //!
 //! Numbers in keys are big-endian. `shares` has the rest: forks and deleted logs.
@@ -28,7 +29,8 @@ use bytes::Bytes;
 use super::journal::Cursor;
 use super::notes;
 use super::place::{self, Place};
-use super::rows::{checksum, decode_entry, decode_mark, encode_entry, encode_mark};
+use super::roll::gone_key;
+use super::rows::{checksum, decode_entry, decode_mark, encode_entry, encode_mark, seal};
 use super::shares::deleted_key;
 use super::table::{Entry, Table};
 use crate::codec::ownership;
@@ -45,7 +47,7 @@ const BATCH_ENTRIES_MAX: usize = 1000;
 /// The index is unusable.
 #[derive(Debug, thiserror::Error)]
 #[error("index: {0}")]
-pub(super) struct Broken(String);
+pub(super) struct Broken(pub(super) String);
 
 impl Broken {
     /// For the reason of another error.
@@ -303,6 +305,9 @@ impl Batch<'_> {
             self.forget(session.log, 0)?;
             self.share(deleted_key(session.log), Some(encode_entry(entry, 0)))?;
             self.remove(owner_key(session.log))?;
+            let mut birth = Vec::with_capacity(256);
+            session.birth.encode(&mut birth);
+            self.insert(gone_key(session.log), seal(birth))?;
             return self.remove(session_key(session.log));
         }
         let mut owner = Vec::new();
@@ -404,7 +409,7 @@ pub(super) fn number(bytes: &[u8]) -> Option<u64> {
     Some(u64::from_be_bytes(bytes.try_into().ok()?))
 }
 
-fn decode_log(bytes: &[u8]) -> Result<LogId, Broken> {
+pub(super) fn decode_log(bytes: &[u8]) -> Result<LogId, Broken> {
     number(bytes).map_or_else(|| broken("log id"), |log| Ok(LogId(log)))
 }
 

@@ -7,6 +7,7 @@
 //! touches, which then say so, and everybody else is served.
 
 mod dir;
+mod feed;
 mod forks;
 mod index;
 mod journal;
@@ -16,6 +17,7 @@ mod options;
 mod place;
 mod read;
 mod replay;
+mod roll;
 mod rows;
 mod segment;
 mod shares;
@@ -42,8 +44,8 @@ pub use self::options::{OpenError, Options, Recovery};
 use self::segment::Segment;
 use self::table::{Base, Content, Table};
 use super::{
-    Change, Extent, Found, Health, ListCursor, ListFilter, ListPage, LogId, Note, Position, Remains, Run, Store,
-    StoreError,
+    Change, ChangePage, Extent, Found, Health, ListCursor, ListFilter, ListPage, LogId, Note, Position, Remains, Run,
+    Session, Store, StoreError,
 };
 use crate::codec::frame::{SEGMENT_HEADER_BYTES, SegmentHeader};
 use crate::metrics::Metrics;
@@ -72,6 +74,7 @@ struct Shared {
     wake: Mutex<Wake>,
     woken: Condvar,
     checkpointing: Mutex<()>,
+    passed: feed::Passed,
 }
 
 /// Table over frozen table over index.
@@ -124,6 +127,7 @@ impl LocalStore {
             wake: Mutex::default(),
             woken: Condvar::new(),
             checkpointing: Mutex::default(),
+            passed: feed::Passed::default(),
             dir,
             id,
             options,
@@ -344,6 +348,14 @@ impl Store for LocalStore {
 
     fn remains(&self, after: Option<LogId>, count: usize) -> Result<Vec<Remains>, StoreError> {
         self.shared.watched(|| self.shared.remains(after, count))
+    }
+
+    fn changes(&self, from: Position, bytes_max: usize) -> Result<ChangePage, StoreError> {
+        self.shared.changes(from, bytes_max)
+    }
+
+    fn sessions(&self, after: LogId, count: usize) -> Result<Vec<Session>, StoreError> {
+        self.shared.watched(|| self.shared.sessions(after, count))
     }
 
     fn health(&self) -> Health {

@@ -168,7 +168,7 @@ impl Shared {
         Ok(runs)
     }
 
-    fn segment(&self, number: u64) -> Result<Arc<Segment>, StoreError> {
+    pub(super) fn segment(&self, number: u64) -> Result<Arc<Segment>, StoreError> {
         let mut segments = self.segments.lock();
         if let Some(segment) = segments.get(&number) {
             return Ok(segment.clone());

@@ -207,6 +207,7 @@ impl Read {
                             read.frames.push(events.events);
                         }
                         pb::read_from_response::Frame::End(end) => read.end = Some(end),
+                        other => panic!("not for a read that ends: {other:?}"),
                     }
                     is_first = false;
                 }

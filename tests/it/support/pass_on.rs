@@ -59,6 +59,22 @@ macro_rules! pass_on {
             self.inner.remains(after, count)
         }
 
+        fn changes(
+            &self,
+            from: quipu::store::Position,
+            bytes_max: usize,
+        ) -> Result<quipu::store::ChangePage, quipu::store::StoreError> {
+            self.inner.changes(from, bytes_max)
+        }
+
+        fn sessions(
+            &self,
+            after: quipu::store::LogId,
+            count: usize,
+        ) -> Result<Vec<quipu::store::Session>, quipu::store::StoreError> {
+            self.inner.sessions(after, count)
+        }
+
         fn health(&self) -> quipu::store::Health {
             self.inner.health()
         }
