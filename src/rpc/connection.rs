@@ -120,12 +120,13 @@ impl Drop for Seat {
     }
 }
 
-/// Connections that are ready to be served, on terms: how long they last, and the end of the server.
-/// Handshakes go on beside each other, and none waits for another.
+/// Connections that are ready to be served. Handshakes go on beside each other, and none waits for another.
 pub(super) struct Arrivals {
     arriving: mpsc::UnboundedReceiver<(std::net::TcpStream, Seat)>,
     tls: Option<Arc<Tls>>,
-    terms: (Ages, CancellationToken),
+    ages: Ages,
+    /// The end of the server.
+    end: CancellationToken,
     handshakes: JoinSet<Option<Connection>>,
 }
 
@@ -133,9 +134,9 @@ impl Arrivals {
     pub(super) fn new(
         arriving: mpsc::UnboundedReceiver<(std::net::TcpStream, Seat)>,
         tls: Option<Arc<Tls>>,
-        terms: (Ages, CancellationToken),
+        (ages, end): (Ages, CancellationToken),
     ) -> Self {
-        Self { arriving, tls, terms, handshakes: JoinSet::new() }
+        Self { arriving, tls, ages, end, handshakes: JoinSet::new() }
     }
 }
 
@@ -143,14 +144,15 @@ impl Stream for Arrivals {
     type Item = io::Result<Connection>;
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let times = |this: &Self| (this.ages, this.end.clone());
         let mut is_closed = false;
         loop {
             match self.arriving.poll_recv(cx) {
                 Poll::Ready(Some((stream, seat))) => match self.tls.clone() {
-                    None => return Poll::Ready(Some(Connection::plain(stream, seat, &self.terms))),
+                    None => return Poll::Ready(Some(Connection::plain(stream, seat, times(&self)))),
                     Some(tls) => {
-                        let terms = self.terms.clone();
-                        drop(self.handshakes.spawn(Connection::shake_hands(stream, seat, (tls, terms))));
+                        let shaken = Connection::shake_hands(stream, seat, (tls, times(&self)));
+                        drop(self.handshakes.spawn(shaken));
                     }
                 },
                 Poll::Ready(None) => {
@@ -178,21 +180,23 @@ enum Io {
     Tls(Box<TlsStream<TcpStream>>),
 }
 
-/// The greeting of a client.
+/// What is still due of a client's first bytes.
 struct Preface {
-    /// Bytes that are still due.
-    due: usize,
-    until: Pin<Box<Sleep>>,
-    /// The end of the server: no goodbye reaches a client that has not greeted, so it must not be waited for.
+    bytes: usize,
+    late: Pin<Box<Sleep>>,
+    /// The end of the server: no goodbye reaches a client that has said nothing yet, so it must not be waited for.
     end: Pin<Box<WaitForCancellationFutureOwned>>,
 }
+
+/// When connections end, and the server does.
+type Times = (Ages, CancellationToken);
 
 /// A connection with its seat.
 pub(super) struct Connection {
     io: Io,
     peer: Peer,
-    /// What is due before anything else.
-    preface: Option<Box<Preface>>,
+    /// Until the client has begun to speak HTTP/2.
+    preface: Option<Preface>,
     /// Closes the connection.
     end: Option<Pin<Box<Sleep>>>,
     /// Runs once the sending side is closed.
@@ -208,25 +212,21 @@ const LINGER: Duration = Duration::from_secs(1);
 const PREFACE_BYTES: usize = 24;
 
 impl Connection {
-    fn plain(stream: std::net::TcpStream, seat: Seat, terms: &(Ages, CancellationToken)) -> io::Result<Self> {
+    fn plain(stream: std::net::TcpStream, seat: Seat, times: Times) -> io::Result<Self> {
         let stream = TcpStream::from_std(stream)?;
         let peer = Peer { address: stream.peer_addr().ok(), names: Arc::default() };
-        Ok(Self::new((Io::Plain(stream), peer), seat, terms))
+        Ok(Self::new((Io::Plain(stream), peer), seat, times))
     }
 
-    fn new((io, peer): (Io, Peer), seat: Seat, (ages, end): &(Ages, CancellationToken)) -> Self {
+    fn new((io, peer): (Io, Peer), seat: Seat, (ages, end): Times) -> Self {
         let sleep = |time: Duration| Box::pin(tokio::time::sleep(time));
-        let over = Box::pin(end.clone().cancelled_owned());
-        let preface = Preface { due: PREFACE_BYTES, until: sleep(ages.preface), end: over };
-        Self { io, peer, preface: Some(Box::new(preface)), end: ages.end.map(sleep), linger: None, seat }
+        let (late, gone) = (sleep(ages.preface), Box::pin(end.cancelled_owned()));
+        let preface = Some(Preface { bytes: PREFACE_BYTES, late, end: gone });
+        Self { io, peer, preface, end: ages.end.map(sleep), linger: None, seat }
     }
 
     /// Speaks TLS first.
-    async fn shake_hands(
-        stream: std::net::TcpStream,
-        seat: Seat,
-        (tls, terms): (Arc<Tls>, (Ages, CancellationToken)),
-    ) -> Option<Self> {
+    async fn shake_hands(stream: std::net::TcpStream, seat: Seat, (tls, times): (Arc<Tls>, Times)) -> Option<Self> {
         let metrics = seat.metrics.clone();
         let shaken = async {
             let stream = TcpStream::from_std(stream)?;
@@ -239,7 +239,7 @@ impl Connection {
             io::Result::Ok((Io::Tls(Box::new(stream)), Peer { address, names: names.into() }))
         };
         let why = match tokio::time::timeout(tls.handshake_timeout(), shaken).await {
-            Ok(Ok(shaken)) => return Some(Self::new(shaken, seat, &terms)),
+            Ok(Ok(shaken)) => return Some(Self::new(shaken, seat, times)),
             Ok(Err(error)) => {
                 tracing::debug!(%error, "a handshake failed");
                 "handshake"
@@ -261,14 +261,11 @@ impl Connection {
     #[cold]
     fn poll_late(&mut self, cx: &mut Context<'_>) -> Option<io::Error> {
         let is_late = |sleep: &mut Pin<Box<Sleep>>, cx: &mut Context<'_>| sleep.as_mut().poll(cx).is_ready();
-        if let Some(preface) = &mut self.preface {
-            if is_late(&mut preface.until, cx) {
-                self.seat.metrics.connections_refused.with(&["preface_timeout"]).inc();
-                return Some(io::ErrorKind::TimedOut.into());
-            }
-            if preface.due == PREFACE_BYTES && preface.end.as_mut().poll(cx).is_ready() {
-                return Some(io::ErrorKind::ConnectionAborted.into());
-            }
+        if let Some(preface) = &mut self.preface
+            && is_late(&mut preface.late, cx)
+        {
+            self.seat.metrics.connections_refused.with(&["preface_timeout"]).inc();
+            return Some(io::ErrorKind::TimedOut.into());
         }
         let is_over = self.end.as_mut().is_some_and(|end| is_late(end, cx));
         is_over.then(|| io::ErrorKind::TimedOut.into())
@@ -276,8 +273,10 @@ impl Connection {
 
     #[cold]
     fn note_preface(&mut self, bytes: usize) {
-        let due = self.preface.as_ref().map_or(0, |preface| preface.due.saturating_sub(bytes));
-        self.preface = self.preface.take().filter(|_| due > 0).map(|preface| Box::new(Preface { due, ..*preface }));
+        if let Some(preface) = &mut self.preface {
+            preface.bytes = preface.bytes.saturating_sub(bytes);
+        }
+        self.preface = self.preface.take().filter(|preface| preface.bytes > 0);
     }
 }
 
@@ -297,15 +296,19 @@ impl AsyncRead for Connection {
             return Poll::Ready(Err(error));
         }
         let before = buf.filled().len();
-        match &mut self.io {
-            Io::Plain(stream) => ready!(Pin::new(stream).poll_read(cx, buf))?,
-            Io::Tls(stream) => ready!(Pin::new(stream).poll_read(cx, buf))?,
-        }
+        let polled = match &mut self.io {
+            Io::Plain(stream) => Pin::new(stream).poll_read(cx, buf)?,
+            Io::Tls(stream) => Pin::new(stream).poll_read(cx, buf)?,
+        };
         if self.preface.is_some() {
             let bytes = buf.filled().len() - before;
             self.note_preface(bytes);
         }
-        Poll::Ready(Ok(()))
+        match &mut self.preface {
+            // Nothing read is the end of what the client sends.
+            Some(preface) if polled.is_pending() => preface.end.as_mut().poll(cx).map(Ok),
+            _ => polled.map(Ok),
+        }
     }
 }
 
