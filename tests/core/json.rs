@@ -196,3 +196,15 @@ proptest! {
         prop_assert!(json::is_json(high.as_bytes()));
     }
 }
+
+/// What an archive or an append may cost in memory is bounded by the number of values, not by the text alone.
+#[test]
+fn a_text_of_more_values_than_any_one_needs_is_refused_by_name() {
+    let most = json::VALUES_MAX;
+    let full = format!("[{}0]", "0,".repeat(most - 2));
+    assert!(json::parse(full.as_bytes()).is_ok());
+    for text in [format!("[0,{}", &full[1..]), "[".repeat(most + 1)] {
+        let kind = json::parse(text.as_bytes()).unwrap_err().kind;
+        assert_eq!(kind.to_string(), format!("holds more than {most} values"));
+    }
+}

@@ -24,6 +24,9 @@ pub struct JsonError {
     pub at: usize,
 }
 
+/// Most values of one text, keys counted. A value takes 16 bytes.
+pub const VALUES_MAX: usize = 1 << 21;
+
 /// The kinds of refusal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum JsonErrorKind {
@@ -39,6 +42,9 @@ pub enum JsonErrorKind {
     /// Longer than 4 GiB.
     #[error("is too long")]
     TooLong,
+    /// More values, keys counted, than any one text needs: a text of brackets would take many times its size in memory.
+    #[error("holds more than {VALUES_MAX} values")]
+    TooMany,
     /// A number that a double turns into negative zero.
     #[error("holds a negative zero, which does not survive a round trip")]
     NegativeZero,

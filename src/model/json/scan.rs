@@ -1,7 +1,7 @@
 //! From text to a flat list of nodes, without recursion.
 
 use super::value::{Doc, Kind, Node};
-use super::{JsonError, JsonErrorKind};
+use super::{JsonError, JsonErrorKind, VALUES_MAX};
 
 pub(super) fn scan(text: &[u8]) -> Result<Doc<'_>, JsonError> {
     if u32::try_from(text.len()).is_err() {
@@ -53,6 +53,9 @@ impl Scanner<'_> {
     /// Takes one value; `true` when that opened a container whose first value comes next.
     fn value(&mut self) -> Result<bool, JsonError> {
         self.skip_space();
+        if self.nodes.len() >= VALUES_MAX {
+            return self.error(JsonErrorKind::TooMany);
+        }
         match self.peek() {
             Some(b'{') => self.open(Kind::Object, b'}'),
             Some(b'[') => self.open(Kind::Array, b']'),
